@@ -1,0 +1,1 @@
+"""Balance the losses of a multi-task PyTorch model."""
