@@ -1,1 +1,18 @@
-"""Balance the losses of a multi-task PyTorch model."""
+"""Balance the losses of a multi-task PyTorch model.
+
+Every method is a `Balancer`: an `nn.Module` that turns K losses into one scalar, whose `.backward()` leaves
+the method's gradient on every parameter.
+"""
+
+from equipoise.balancer import Balancer
+from equipoise.registry import make, methods
+from equipoise.weighting.ls import LS
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "LS",
+    "Balancer",
+    "make",
+    "methods",
+]

@@ -1,0 +1,58 @@
+"""The methods by name."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+from equipoise.balancer import Balancer
+from equipoise.losses import nearest
+from equipoise.weighting.ls import LS
+
+_METHODS: dict[str, type[Balancer]] = {
+    "ls": LS,
+}
+
+
+def methods() -> tuple[str, ...]:
+    """The names `make` knows.
+
+    >>> import equipoise as eq
+    >>> "ls" in eq.methods()
+    True
+    """
+    return tuple(_METHODS)
+
+
+def method_class(name: str) -> type[Balancer]:
+    """The class behind a name; an unknown one is answered with the nearest."""
+    if name not in _METHODS:
+        raise ValueError(f"there is no method {name!r}; {nearest(name, methods())}")
+    return _METHODS[name]
+
+
+def make(name: str, num_tasks: int | None = None, *, tasks: Sequence[str] | None = None, **options: Any) -> Balancer:
+    """Build a method by name, with the options of its class.
+
+    >>> import equipoise as eq
+    >>> eq.make("ls", num_tasks=3)
+    LS(num_tasks=3)
+    """
+    method = method_class(name)
+    known = _options(method)
+    for option in options:
+        if option not in known:
+            raise TypeError(f"{method.__name__} has no option `{option}`; {nearest(option, known)}")
+    return method(num_tasks, tasks=tasks, **options)
+
+
+def _options(method: type[Balancer]) -> list[str]:
+    """The keywords a method's constructor takes, its bases' included."""
+    names: dict[str, None] = {}
+    for cls in method.__mro__:
+        if "__init__" in vars(cls) and issubclass(cls, Balancer):
+            for parameter in inspect.signature(cls.__init__).parameters.values():
+                if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
+                    names[parameter.name] = None
+    return [name for name in names if name not in ("self", "num_tasks", "tasks")]
