@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.capture import Capture, tensors_in
 from equipoise.distributed import broadcast_from_first, join_losses, world_size
-from equipoise.losses import Batch, Losses, all_finite, read
+from equipoise.losses import Batch, Losses, all_finite, label_counts, read, task_names
 
 Shared: TypeAlias = "Tensor | Sequence[Tensor] | Iterator[Tensor]"
 
@@ -66,7 +66,7 @@ class Balancer(nn.Module):
         process_group: dist.ProcessGroup | None = None,
     ) -> None:
         super().__init__()
-        self.tasks, self._named = _task_names(num_tasks, tasks)
+        self.tasks, self._named = task_names(num_tasks, tasks)
         self.num_tasks = len(self.tasks)
         if on_nonfinite not in ("raise", "skip"):
             raise ValueError(f"`on_nonfinite` must be 'raise' or 'skip'; found {on_nonfinite!r}.")
@@ -126,7 +126,7 @@ class Balancer(nn.Module):
                 f"`losses` must be on the balancer's device, {self.step.device}; found {values.device}: "
                 "move the balancer with .to(device)."
             )
-        labels = self._read_counts(counts, values)
+        labels = label_counts(counts, values)
         factor = None
         if world_size(self.process_group) > 1:
             values, mask, factor = join_losses(values, mask, labels, self.process_group)
@@ -185,17 +185,6 @@ class Balancer(nn.Module):
         if world_size(self.process_group) > 1:
             broadcast_from_first([*self.parameters(), *self.buffers()], self.process_group)
             self._agreed = True
-
-    def _read_counts(self, counts: Tensor | Sequence[float] | None, values: Tensor) -> Tensor | None:
-        if counts is None:
-            return None
-        labels = torch.as_tensor(counts, device=values.device, dtype=values.dtype)
-        if labels.shape != values.shape:
-            raise ValueError(
-                f"`counts` must hold {self.num_tasks} numbers, the labels of each task; "
-                f"found shape {list(labels.shape)}."
-            )
-        return labels
 
     def _check_losses(self, values: Tensor, mask: Tensor | None) -> Tensor | None:
         """Raise or mark a skip where the values can be looked at; else latch, and return whether all is well."""
@@ -302,20 +291,3 @@ class Balancer(nn.Module):
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )
-
-
-def _task_names(num_tasks: int | None, tasks: Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
-    if tasks is None:
-        if isinstance(num_tasks, bool) or not isinstance(num_tasks, int) or num_tasks < 1:
-            raise ValueError(
-                f"`num_tasks` must be a whole number of at least 1 (or give `tasks`); found {num_tasks!r}."
-            )
-        return tuple(str(i) for i in range(num_tasks)), False
-    names = tuple(tasks)
-    if isinstance(tasks, str) or not names or not all(isinstance(name, str) for name in names):
-        raise ValueError(f"`tasks` must be a sequence of at least one name; found {tasks!r}.")
-    if len(set(names)) != len(names):
-        raise ValueError(f"`tasks` must be distinct names; found {names!r}.")
-    if num_tasks is not None and num_tasks != len(names):
-        raise ValueError(f"`num_tasks` must agree with `tasks`; found {num_tasks} and {len(names)} names.")
-    return names, True

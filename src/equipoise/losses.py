@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 import torch
 from torch import Tensor
@@ -65,16 +65,12 @@ def read(
         given = values = losses
     else:
         given = in_order = _in_order(losses, tasks, named)
-        for name, loss in zip(tasks, in_order, strict=True):
-            if loss is not None:
-                _check_scalar(loss, name)
-        values = torch.stack(_filled(in_order))
-        if any(loss is None for loss in in_order):
+        values, absent = _stack(in_order, tasks)
+        if absent:
             mask = torch.tensor([loss is not None for loss in in_order], device=values.device)
     if present is not None:
         asked = _mask(present, len(tasks), values.device)
         mask = asked if mask is None else asked & mask
-        given = _drop(given, present)
     if values.dtype in (torch.float16, torch.bfloat16):
         values = values.float()
     if mask is not None:
@@ -117,35 +113,41 @@ def _in_order(losses: object, tasks: tuple[str, ...], named: bool) -> tuple[Tens
     return tuple(losses)
 
 
-def _check_scalar(loss: object, name: str) -> None:
-    if not isinstance(loss, Tensor):
-        raise TypeError(
-            f"the loss of task {name!r} must be a 0-dim tensor, or None if absent; found {type(loss).__name__}."
-        )
-    if loss.ndim != 0:
-        raise ValueError(
-            f"the loss of task {name!r} must be a scalar (0-dim tensor); found shape {list(loss.shape)}: "
-            "reduce it, for instance with .mean()."
-        )
-    if not loss.is_floating_point():
-        raise TypeError(f"the loss of task {name!r} must be a floating-point number; found {loss.dtype}.")
-    if torch.is_grad_enabled() and not loss.requires_grad:
-        raise ValueError(
-            f"the loss of task {name!r} must be attached to the model's graph; found a tensor that requires "
-            "no gradient (was it detached, or turned into a number?)."
-        )
-
-
-def _filled(given: tuple[Tensor | None, ...]) -> list[Tensor]:
-    here = [loss for loss in given if loss is not None]
+def _stack(given: tuple[Tensor | None, ...], tasks: tuple[str, ...]) -> tuple[Tensor, bool]:
+    """The losses as one tensor, holes filled, and whether there are any; one cheap look at each loss."""
+    here = []
+    free = not torch.is_grad_enabled()
+    for i, loss in enumerate(given):
+        if loss is None:
+            continue
+        if not (
+            isinstance(loss, Tensor) and loss.ndim == 0 and (free or loss.requires_grad) and loss.is_floating_point()
+        ):
+            _explain(loss, tasks[i])
+        here.append(loss)
     if not here:
         raise ValueError("`losses` must have at least one task present; found every task absent.")
-    dtype = here[0].dtype
-    for loss in here[1:]:
-        if loss.dtype != dtype:
-            dtype = torch.promote_types(dtype, loss.dtype)
-    hole = torch.full((), ABSENT, dtype=dtype, device=here[0].device)
-    return [hole if loss is None else loss.to(dtype) for loss in given]
+    if len(here) == len(given):
+        return torch.stack(here), False
+    hole = torch.full_like(here[0].detach(), ABSENT)
+    return torch.stack([hole if loss is None else loss for loss in given]), True
+
+
+def _explain(loss: Any, name: str) -> NoReturn:
+    """Say what is wrong with a loss that did not pass."""
+    subject = f"the loss of task {name!r} must be"
+    if not isinstance(loss, Tensor):
+        raise TypeError(f"{subject} a 0-dim tensor, or None if absent; found {type(loss).__name__}.")
+    if loss.ndim != 0:
+        raise ValueError(
+            f"{subject} a scalar (0-dim tensor); found shape {list(loss.shape)}: reduce it, for instance with .mean()."
+        )
+    if not loss.is_floating_point():
+        raise TypeError(f"{subject} a floating-point number; found {loss.dtype}.")
+    raise ValueError(
+        f"{subject} attached to the model's graph; found a tensor that requires no gradient "
+        "(was it detached, or turned into a number?)."
+    )
 
 
 def _mask(present: Tensor | Sequence[bool], num_tasks: int, device: torch.device) -> Tensor:
@@ -157,13 +159,16 @@ def _mask(present: Tensor | Sequence[bool], num_tasks: int, device: torch.device
     return mask
 
 
-def _drop(
-    given: tuple[Tensor | None, ...] | Tensor, present: Tensor | Sequence[bool]
-) -> tuple[Tensor | None, ...] | Tensor:
-    """Forget the losses of tasks that `present` rules out, where that is known without asking the device."""
-    if isinstance(given, Tensor) or isinstance(present, Tensor):
-        return given
-    return tuple(loss if here else None for loss, here in zip(given, present, strict=True))
+def label_counts(counts: Tensor | Sequence[float] | None, values: Tensor) -> Tensor | None:
+    """`counts` as a tensor like the losses."""
+    if counts is None:
+        return None
+    labels = torch.as_tensor(counts, device=values.device, dtype=values.dtype)
+    if labels.shape != values.shape:
+        raise ValueError(
+            f"`counts` must hold {values.shape[0]} numbers, the labels of each task; found shape {list(labels.shape)}."
+        )
+    return labels
 
 
 def all_finite(values: Tensor) -> bool:
@@ -180,3 +185,21 @@ def nearest(name: str, known: Sequence[str]) -> str:
 def _names(names: Sequence[str]) -> str:
     shown = ", ".join(repr(name) for name in names[:12])
     return shown if len(names) <= 12 else f"{shown}, ... ({len(names)} in all)"
+
+
+def task_names(num_tasks: int | None, tasks: Sequence[str] | None) -> tuple[tuple[str, ...], bool]:
+    """The tasks' names, and whether the caller gave them."""
+    if tasks is None:
+        if isinstance(num_tasks, bool) or not isinstance(num_tasks, int) or num_tasks < 1:
+            raise ValueError(
+                f"`num_tasks` must be a whole number of at least 1 (or give `tasks`); found {num_tasks!r}."
+            )
+        return tuple(str(i) for i in range(num_tasks)), False
+    names = tuple(tasks)
+    if isinstance(tasks, str) or not names or not all(isinstance(name, str) for name in names):
+        raise ValueError(f"`tasks` must be a sequence of at least one name; found {tasks!r}.")
+    if len(set(names)) != len(names):
+        raise ValueError(f"`tasks` must be distinct names; found {names!r}.")
+    if num_tasks is not None and num_tasks != len(names):
+        raise ValueError(f"`num_tasks` must agree with `tasks`; found {num_tasks} and {len(names)} names.")
+    return names, True

@@ -88,6 +88,7 @@ def bond_orders(smiles: str, heavy: list[int], pairs: list[tuple[int, int]]) -> 
     [2]
     """
     numbers, bonds = parse_smiles(smiles)
+    _separate_charges(numbers, bonds)
     known = set(pairs)
     if numbers == heavy and known.issuperset(bonds):
         return [bonds.get(pair, 1) for pair in pairs]
@@ -96,6 +97,17 @@ def bond_orders(smiles: str, heavy: list[int], pairs: list[tuple[int, int]]) -> 
         return None
     moved = {tuple(sorted((place[i], place[j]))): order for (i, j), order in bonds.items()}
     return [moved.get(pair, 1) for pair in pairs]
+
+
+def _separate_charges(numbers: list[int], bonds: Bonds) -> None:
+    """Nitro groups are written O=N(=O); as [O-][N+]=O, their common form, the second oxygen is singly bonded."""
+    seen: set[int] = set()
+    for (i, j), order in bonds.items():
+        nitrogen = i if numbers[i] == 7 else j
+        if order == 2 and {numbers[i], numbers[j]} == {7, 8}:
+            if nitrogen in seen:
+                bonds[i, j] = 1
+            seen.add(nitrogen)
 
 
 def _match(
