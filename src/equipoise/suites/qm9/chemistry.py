@@ -110,9 +110,7 @@ def _separate_charges(numbers: list[int], bonds: Bonds) -> None:
             seen.add(nitrogen)
 
 
-def _match(
-    numbers: list[int], bonds: Bonds, heavy: list[int], known: set[tuple[int, int]]
-) -> list[int] | None:
+def _match(numbers: list[int], bonds: Bonds, heavy: list[int], known: set[tuple[int, int]]) -> list[int] | None:
     """The first numbering (SMILES atom -> atom of the geometry) that keeps elements and bonds: backtracking."""
     if sorted(numbers) != sorted(heavy):
         return None

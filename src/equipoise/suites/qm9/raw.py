@@ -110,7 +110,7 @@ def _as_integers(values: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     if (worst > 1e-4).any():
         column = _TARGETS[int(worst.argmax())]
         raise ValueError(f"Column {column} should have no digits beyond QM9's. Found a rest of {worst.max():.2g}.")
-    return integers.astype(np.int64)
+    return np.asarray(integers, dtype=np.int64)
 
 
 def _bonds(
@@ -167,4 +167,4 @@ def _hydrogens(number: npt.NDArray[np.uint8], bond: npt.NDArray[np.uint8]) -> li
     for i, j in bond:
         count[i] += number[j] == ATOMIC_NUMBERS[0]
         count[j] += number[i] == ATOMIC_NUMBERS[0]
-    return count[number > 1].tolist()
+    return [int(n) for n in count[number > 1]]

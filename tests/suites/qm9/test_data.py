@@ -1,0 +1,307 @@
+"""QM9's reader, its compact file, the shipped sample and the splits."""
+
+import csv
+import multiprocessing
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from equipoise.suites.qm9 import compact, data, raw
+from equipoise.suites.qm9.chemistry import bond_orders, bonded_pairs, orders_from_lengths, parse_smiles
+from equipoise.suites.qm9.molecules import Molecules
+
+SAMPLE = data.load_sample()
+FIELDS = ("index", "atoms", "number", "grid", "bonds", "bond", "order", "raw")
+
+
+def assert_same(left: Molecules, right: Molecules) -> None:
+    for field in FIELDS:
+        np.testing.assert_array_equal(getattr(left, field), getattr(right, field), err_msg=field)
+
+
+def write_csv(path: Path, molecules: Molecules, smiles: list[str]) -> None:
+    """The molecules as qm9pack writes them, all columns the reader looks at."""
+    names = ["XYZ_file", "Index", "SMILES", "N_atoms", "Elements", "XYZ_Ang", *raw._TARGETS]
+    symbols = {1: "H", 6: "C", 7: "N", 8: "O", 9: "F"}
+    with path.open("w", newline="") as file:
+        writer = csv.writer(file, quoting=csv.QUOTE_ALL)
+        writer.writerow(names)
+        for m, text in enumerate(smiles):
+            atoms = slice(molecules.atom_offset[m], molecules.atom_offset[m + 1])
+            elements = str([symbols[z] for z in molecules.number[atoms]]).replace(" ", "")
+            position = str((molecules.grid[atoms] / 1e4).tolist()).replace(" ", "")
+            columns = [f"{v:.6f}" for v in molecules.raw[m] / raw.RAW_SCALE]
+            number = molecules.index[m]
+            writer.writerow([f"{number}.xyz", number, text, molecules.atoms[m], elements, position, *columns])
+
+
+# Methane, ammonia, water: the first three molecules, as published.
+METHANE = """XYZ_file,Index,SMILES,InChi,N_atoms,Elements,XYZ_Ang,Dipole_debye,Polarizability_bohr3,HOMO_au,LUMO_au,\
+HOMO_LUMO_gap_au,R2_bohr2,ZPVE_au,InternalEnergy_0K_au,InternalEnergy_298K_au,Enthalphy_298K_au,\
+GibbsFreeEnergy_298K_au,Heatcapacity_Cv_cal_mol_K
+"dsgdb9nsd_000001.xyz",1,"C","InChI=1S/CH4/h1H4",5,"['C','H','H','H','H']",\
+"[[-0.0126981359,1.0858041578,0.0080009958],[0.002150416,-0.0060313176,0.0019761204],\
+[1.0117308433,1.4637511618,0.0002765748],[-0.540815069,1.4475266138,-0.8766437152],\
+[-0.5238136345,1.4379326443,0.9063972942]]",0.,13.21,-0.3877,0.1171,0.5048,35.3641,0.044749,-40.47893,\
+-40.476062,-40.475117,-40.498597,6.469
+"""
+
+
+def test_published_molecule(tmp_path: Path) -> None:
+    (tmp_path / "part.csv").write_text(METHANE)
+    methane = raw.read_csv([tmp_path / "part.csv"])
+    assert methane.bond.tolist() == [[0, 1], [0, 2], [0, 3], [0, 4]]
+    assert methane.order.tolist() == [1, 1, 1, 1]
+    features = methane.features()
+    assert features[0].tolist() == [0, 1, 0, 0, 0, 6, 0, 0, 0, 0, 4]
+    assert features[1].tolist() == [1, 0, 0, 0, 0, 1, 0, 0, 0, 0, 0]
+    lengths = np.linalg.norm(methane.position[1:] - methane.position[0], axis=1)
+    np.testing.assert_allclose(lengths, 1.09195, atol=1e-4)
+    columns = methane.columns()[0]
+    np.testing.assert_allclose(
+        columns[[1, 4, 6, 11]], [13.21, 0.5048 * 27.211386246, 0.044749 * 27.211386246, 6.469], atol=1e-6
+    )
+    # -40.47893 minus a carbon and four hydrogens, in eV
+    np.testing.assert_allclose(columns[12], (-40.47893 + 37.846772 + 4 * 0.500273) * 27.211386246, rtol=1e-12)
+
+
+def test_reader_gives_the_sample_back(tmp_path: Path) -> None:
+    highest = [SAMPLE.order[SAMPLE.bond_offset[m] : SAMPLE.bond_offset[m + 1]].max() for m in range(400)]
+    chain = np.flatnonzero(np.array(highest) == 1)
+    few = SAMPLE.take(chain[:20])
+    write_csv(tmp_path / "a.csv", few.take(np.arange(12)), ["C"] * 12)  # no = or #: every bond is single
+    write_csv(tmp_path / "b.csv", few.take(np.arange(12, 20)), ["C"] * 8)
+    assert_same(raw.read_csv([tmp_path / "a.csv", tmp_path / "b.csv"]), few)
+
+
+def test_reader_refuses_what_is_not_qm9(tmp_path: Path) -> None:
+    path = tmp_path / "part.csv"
+    path.write_text(METHANE.replace("13.21", "13.2149"))
+    with pytest.raises(ValueError, match="Polarizability_bohr3"):
+        raw.read_csv([path])
+    path.write_text(METHANE.replace(",5,", ",4,"))
+    with pytest.raises(ValueError, match="N_atoms = 4"):
+        raw.read_csv([path])
+    with pytest.raises(FileNotFoundError, match=r"qm9_part1\.csv"):
+        raw.read_qm9pack(tmp_path)
+    (tmp_path / "qm9_part1.csv").write_text(METHANE)
+    with pytest.raises(ValueError, match="sha256"):
+        raw.read_qm9pack(tmp_path)
+
+
+def test_smiles() -> None:
+    assert parse_smiles("CC1(C[NH3+])C#C1")[1] == {
+        (0, 1): 1, (1, 2): 1, (2, 3): 1, (1, 4): 1, (4, 5): 3, (1, 5): 1,
+    }  # fmt: skip
+    for wrong in ("c1ccccc1", "C1CC", "C(C", "CX"):
+        with pytest.raises(ValueError, match="Kekule"):
+            parse_smiles(wrong)
+
+
+def test_bond_orders() -> None:
+    pairs = [(0, 1), (1, 2)]
+    assert bond_orders("C=CO", [6, 6, 8], pairs) == [2, 1]
+    assert bond_orders("C=CO", [8, 6, 6], pairs) == [1, 2]  # the geometry lists the atoms backwards
+    assert bond_orders("C=CO", [6, 6, 7], pairs) is None
+    assert bond_orders("C1CN1", [6, 6, 7], pairs) is None
+    assert bond_orders("C=CC", [6, 6, 6], [*pairs, (0, 2)]) == [2, 1, 1]  # a contact the SMILES does not have
+    nitromethane = bond_orders("CN(=O)=O", [6, 7, 8, 8], [(0, 1), (1, 2), (1, 3)])
+    assert nitromethane == [1, 2, 1]
+    assert orders_from_lengths([6, 7], [1, 0], [(0, 1)], [1.15]) == [3]
+
+
+def test_bonds_by_distance() -> None:
+    # C-C reach is 0.68 + 0.68 + 0.45 = 1.81 Angstrom
+    pair = np.array([[[0, 0, 0], [18099, 0, 0]], [[0, 0, 0], [18100, 0, 0]]])
+    assert bonded_pairs(pair, np.full((2, 2), 6, dtype=np.uint8)).tolist() == [[0, 0, 1]]
+
+
+def test_sample_is_sound_chemistry() -> None:
+    """Every atom has its valence: what no mistake in positions, bonds or orders would leave standing."""
+    total = np.zeros(len(SAMPLE.number), dtype=np.int64)
+    first, second = SAMPLE._bond_atoms()
+    np.add.at(total, first, SAMPLE.order)
+    np.add.at(total, second, SAMPLE.order)
+    wrong = total != np.array([0, 1, 0, 0, 0, 0, 4, 3, 2, 1])[SAMPLE.number]
+    molecules = np.unique(np.repeat(np.arange(len(SAMPLE)), SAMPLE.atoms)[wrong])
+    assert len(molecules) < 0.02 * len(SAMPLE)  # 1.5 % of QM9: ions, nitro groups and long C-C contacts
+    values = SAMPLE.columns()
+    np.testing.assert_allclose(values[:, 4], values[:, 3] - values[:, 2], atol=3e-3)
+    np.testing.assert_allclose(values[:, 9] - values[:, 8], 0.0009445 * 27.2114, atol=2e-5)
+    # mean and spread of the whole set, as PyTorch Geometric gives them
+    targets = SAMPLE.targets()
+    np.testing.assert_allclose(targets[:, [0, 1, 6]].mean(0), [2.672953, 75.281185, -76.116002], rtol=0.02)
+    np.testing.assert_allclose(targets[:, [0, 1, 6]].std(0), [1.503479, 8.173831, 10.323752], rtol=0.05)
+
+
+def test_sample_is_small_and_fast() -> None:
+    start = time.perf_counter()
+    again = data.load_sample()
+    assert time.perf_counter() - start < 1
+    assert_same(again, SAMPLE)
+    folder = Path(data.__file__).parent
+    assert (folder / "sample.npz").stat().st_size < 1_000_000
+    notice = (folder / "NOTICE.txt").read_text()
+    assert "CC0" in notice and "Copyright (c) 2024 Raghu" in notice and "10.1038/sdata.2014.22" in notice
+
+
+def test_compact_round_trip_is_exact_and_repeatable() -> None:
+    few = SAMPLE.take(np.arange(0, 5000, 97))
+    encoded = compact.encode(few)
+    assert_same(compact.decode(encoded), few)
+    assert compact.encode(few) == encoded
+
+
+def test_every_damage_is_seen() -> None:
+    encoded = compact.encode(SAMPLE.take(np.arange(20)))
+    rng = np.random.RandomState(0)
+    for cut in (0, 1, 100, len(encoded) // 2, len(encoded) - 1):
+        with pytest.raises(compact.DamagedFile):
+            compact.decode(encoded[:cut])
+    original = compact.decode(encoded)
+    for position in rng.randint(0, len(encoded), 300):
+        changed = bytearray(encoded)
+        changed[position] ^= 1 << rng.randint(8)
+        try:
+            found = compact.decode(bytes(changed))
+        except compact.DamagedFile:
+            continue
+        assert_same(found, original)  # a bit that carries nothing, such as a date in the zip
+
+
+def build(folder: str, source: str) -> int:
+    return len(data.load(Path(folder), source=Path(source)))
+
+
+@pytest.fixture
+def small_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder read_qm9pack takes for qm9pack's, with three small files."""
+    import hashlib
+
+    source = tmp_path / "source"
+    source.mkdir()
+    digests = {}
+    for part, name in enumerate(raw.SHA256):
+        write_csv(source / name, SAMPLE.take(np.arange(part * 40, part * 40 + 40)), ["C"] * 40)
+        digests[name] = hashlib.sha256((source / name).read_bytes()).hexdigest()
+    monkeypatch.setattr(raw, "SHA256", digests)
+    return source
+
+
+def test_cache_is_built_once_and_rebuilt_when_damaged(
+    tmp_path: Path, small_source: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = data.load(tmp_path / "cache", source=small_source)
+    path = tmp_path / "cache" / data._CACHE_NAME
+    assert len(first) == 120
+    assert sorted(p.name for p in path.parent.iterdir()) == ["qm9-1.lock", "qm9-1.npz"]
+    written = path.read_bytes()
+    assert_same(data.load(tmp_path / "cache", source=tmp_path / "nowhere"), first)  # from the cache alone
+    path.write_bytes(written[:-100])
+    assert_same(data.load(tmp_path / "cache", source=small_source), first)
+    assert str(path) in capsys.readouterr().err
+    assert path.read_bytes() == written
+    # a writer that fails leaves the cache as it was
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(OSError("disk full")))
+    with pytest.raises(OSError, match="disk full"):
+        data._write_whole(path, b"half")
+    assert path.read_bytes() == written
+    assert len(list(path.parent.iterdir())) == 2
+
+
+def test_builders_do_not_collide(tmp_path: Path, small_source: Path) -> None:
+    context = multiprocessing.get_context("fork")  # children keep the fixture's digests
+    with context.Pool(3) as pool:
+        sizes = pool.starmap(build, [(str(tmp_path / "cache"), str(small_source))] * 6)
+    assert sizes == [120] * 6
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_missing_package_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
+    with pytest.raises(FileNotFoundError, match="pip install qm9pack"):
+        raw.qm9pack_folder()
+
+
+def test_split() -> None:
+    parts = data.split(130_831, seed=1)
+    assert (len(parts.train), len(parts.validation), len(parts.test)) == (110_831, 10_000, 10_000)
+    assert len(np.unique(np.concatenate([parts.train, parts.validation, parts.test]))) == 130_831
+    again, other = data.split(130_831, seed=1), data.split(130_831, seed=2)
+    assert (again.test == parts.test).all() and not (other.test == parts.test).all()
+    given = np.arange(10)[::-1]
+    assert data.split(10, held_out=2, permutation=given).train.tolist() == [5, 4, 3, 2, 1, 0]
+    with pytest.raises(ValueError, match="permutation"):
+        data.split(10, permutation=np.zeros(10, dtype=int))
+    with pytest.raises(ValueError, match="held_out"):
+        data.split(10, held_out=5)
+
+
+@pytest.mark.parametrize("name", ["order.npy", "order.txt", "order.t"])
+def test_stored_permutation(tmp_path: Path, name: str) -> None:
+    import torch
+
+    order = np.random.RandomState(0).permutation(50)
+    if name.endswith(".npy"):
+        np.save(tmp_path / name, order)
+    elif name.endswith(".txt"):
+        np.savetxt(tmp_path / name, order, fmt="%d")
+    else:
+        torch.save(torch.from_numpy(order), tmp_path / name)
+    np.testing.assert_array_equal(data.load_permutation(tmp_path / name), order)
+
+
+def test_statistics_come_from_training_molecules_alone() -> None:
+    targets, parts = SAMPLE.targets(), data.split(len(SAMPLE))
+    mean, std = data.statistics(targets, parts.train)
+    np.testing.assert_allclose(mean, targets[parts.train].sum(0) / len(parts.train))
+    targets[parts.test] = 1e9
+    assert (data.statistics(targets, parts.train)[0] == mean).all()
+    assert (std > 0).all()
+
+
+def test_bond_matrices() -> None:
+    few = SAMPLE.take(np.arange(5, 9))
+    flat, start = few.bond_matrices()
+    for m in range(4):
+        n = few.atoms[m]
+        matrix = flat[start[m] : start[m] + n * n].reshape(n, n)
+        assert (matrix == matrix.T).all()
+        rows = slice(few.bond_offset[m], few.bond_offset[m + 1])
+        expected = {(i, j): o for (i, j), o in zip(few.bond[rows].tolist(), few.order[rows], strict=True)}
+        found = {(i, j): matrix[i, j] for i in range(n) for j in range(i + 1, n) if matrix[i, j]}
+        assert found == expected
+
+
+@pytest.mark.slow
+def test_all_of_qm9_against_an_independent_packing() -> None:
+    """Every molecule equals an independently made packing of qm9pack (a folder given by an environment variable)."""
+    folder = os.environ.get("EQUIPOISE_QM9_REFERENCE")
+    if not folder:
+        pytest.skip("EQUIPOISE_QM9_REFERENCE does not name the folder with qm9_compact.npz and read_compact.py")
+    import importlib.util as util
+
+    spec = util.spec_from_file_location("read_compact", Path(folder) / "read_compact.py")
+    reader = util.module_from_spec(spec)
+    spec.loader.exec_module(reader)
+    reference = reader.load(str(Path(folder) / "qm9_compact.npz"))
+    start = time.perf_counter()
+    found = data.load()
+    assert time.perf_counter() - start < 3
+    assert (found.index == reference["index"]).all() and (found.atoms == reference["N"]).all()
+    assert (found.number == reference["Z"]).all() and (found.position == reference["pos"]).all()
+    assert (found.columns() == reference["y"]).all()
+    assert (found.bonds == reference["nb"]).all()
+    assert (found.bond[:, 0] == reference["bond_i"]).all() and (found.bond[:, 1] == reference["bond_j"]).all()
+    # Orders: the same multiset in every molecule. In 1.1 % of them (rings with two Kekule forms, carboxylates,
+    # amidinium ions, nitro groups) the double bond may be drawn on either side.
+    molecule = np.repeat(np.arange(len(found)), found.bonds)
+    for order in (1, 2, 3):
+        ours = np.bincount(molecule[found.order == order], minlength=len(found))
+        theirs = np.bincount(molecule[reference["bond_order"] == order], minlength=len(found))
+        assert (ours == theirs).all()
+    other = np.unique(molecule[found.order != reference["bond_order"]])
+    assert len(other) < 0.012 * len(found)
