@@ -1,0 +1,98 @@
+"""What a benchmark tells the rest of the library: data, network, losses, metrics and protocol."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+Part = Literal["validation", "test"]
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One column of the table. `digits` are shown; a metric belongs to a task."""
+
+    name: str
+    task: str
+    higher_is_better: bool = False
+    unit: str = ""
+    digits: int = 4
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """How a suite is trained when nobody says otherwise: the published numbers.
+
+    schedule: None, or ("plateau", options) stepped on the validation delta-m, or ("step", options) each epoch.
+    report: the test row of the epoch with the best validation delta-m, or the mean of the last ten epochs.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    schedule: tuple[Literal["plateau", "step"], Mapping[str, Any]] | None = None
+    report: Literal["best-validation", "last-ten"] = "best-validation"
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A method with the options and the learning rate it was published with on this suite."""
+
+    method: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lr: float | None = None
+
+
+class Suite(ABC):
+    """A benchmark, ready to train on: one object holds one seed's data on one device.
+
+    A suite knows nothing of balancers' insides, of run folders or of the command line. Everything random in it
+    follows from `seed` (and the epoch), so that a resumed run sees the batches an unbroken one sees.
+    """
+
+    name: ClassVar[str]
+    tasks: ClassVar[tuple[str, ...]]
+    metrics: ClassVar[tuple[Metric, ...]]
+    #: Published single-task results by metric name, the base of delta-m; empty where none are published.
+    stl: ClassVar[Mapping[str, float]] = {}
+    protocol: ClassVar[Protocol]
+    presets: ClassVar[Mapping[str, Preset]] = {}
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        device: torch.device | str = "cpu",
+        data: Path | None = None,
+        batch_size: int | None = None,
+    ) -> None:
+        self.seed = seed
+        self.device = torch.device(device)
+        self.data = data
+        self.batch_size = batch_size or self.protocol.batch_size
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A freshly initialised network on the device, its weights a function of the seed."""
+
+    @abstractmethod
+    def shared_parameters(self, model: nn.Module) -> Sequence[nn.Parameter]:
+        """The trunk: what every task uses, for gradient methods with exact parameters."""
+
+    @abstractmethod
+    def batches(self, epoch: int) -> Iterable[Any]:
+        """The training batches of an epoch, each one opaque to everybody but `losses`; has a length."""
+
+    @abstractmethod
+    def losses(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
+        """The tasks' losses [K] (or a tuple of scalars) on a batch and the shared representation."""
+
+    @abstractmethod
+    def evaluate(self, model: nn.Module, part: Part) -> dict[str, float]:
+        """Every metric by name, over all of a part of the data."""
