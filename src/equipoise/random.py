@@ -1,0 +1,83 @@
+"""A counter-based generator: each draw is a hash of (seed, step, index), computed in tensor operations.
+
+The same seed and step give the same uniform numbers on every rank and device, eager, compiled or inside a
+CUDA graph, and resuming needs no more than the two counters. Made for weights and masks, not for secrets.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+_WORD = 0xFFFFFFFF
+
+
+def make_seed(seed: int | None) -> Tensor:
+    """The seed as a buffer to register; None draws one from torch's global generator.
+
+    >>> from equipoise.random import make_seed
+    >>> make_seed(7)
+    tensor(7)
+    """
+    if seed is None:
+        return torch.randint(2**63 - 1, ())
+    if isinstance(seed, bool) or not isinstance(seed, int) or not 0 <= seed < 2**63:
+        raise ValueError(f"`seed` must be a whole number from 0 to 2**63 - 1, or None; found {seed!r}.")
+    return torch.tensor(seed)
+
+
+def uniform(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Independent draws from the open interval (0, 1), on the device of `seed`.
+
+    The 23 random bits of each are exact in float32 and float64 alike.
+
+    >>> import torch
+    >>> from equipoise.random import uniform
+    >>> seed, step = torch.tensor(0), torch.tensor(0)
+    >>> bool((uniform(seed, step, (4,)) == uniform(seed, step, (4,), torch.float64)).all())
+    True
+    """
+    return (_words(seed, step, shape) >> 9).to(dtype).add_(0.5).mul_(2.0**-23)
+
+
+def normal(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
+    """Independent standard normal draws.
+
+    >>> import torch
+    >>> from equipoise.random import normal
+    >>> normal(torch.tensor(0), torch.tensor(0), (2, 3)).shape
+    torch.Size([2, 3])
+    """
+    return uniform(seed, step, shape, dtype).mul_(2.0).sub_(1.0).erfinv_().mul_(2.0**0.5)
+
+
+def permutation(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
+    """Random orders: each row of the last dimension is a permutation of 0, ..., shape[-1] - 1.
+
+    >>> import torch
+    >>> from equipoise.random import permutation
+    >>> permutation(torch.tensor(0), torch.tensor(0), (5,)).sort().values
+    tensor([0, 1, 2, 3, 4])
+    """
+    return _words(seed, step, shape).argsort(-1)  # the words of one step are all distinct: no ties
+
+
+def _words(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
+    """One 32-bit word an index (held in int64), a keyed bijection of the index."""
+    index = torch.arange(torch.Size(shape).numel(), device=seed.device)
+    time = step & _WORD
+    first = _mix(_mix(seed & _WORD) ^ time)
+    second = _mix(_mix(seed >> 32) ^ first)
+    return _mix(_mix(index ^ first) ^ second).view(tuple(shape))
+
+
+def _mix(x: Tensor) -> Tensor:
+    """A bijection of 32-bit words that flips half of the bits when one changes; nothing exceeds 63 bits.
+
+    The multipliers and shifts are those of the two-round hash with the least bias known (Wellons' search).
+    """
+    x = (x ^ (x >> 16)) * 0x21F0AAAD & _WORD
+    x = (x ^ (x >> 15)) * 0x735A2D97 & _WORD
+    return x ^ (x >> 15)
