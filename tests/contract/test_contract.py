@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 import torch
-from contract.table import CASES, IDS, LOSS_ONLY, ROWS, K, Problem, Row, close, same
 from torch import Tensor
 
 import equipoise as eq
+from contract.table import CASES, IDS, LOSS_ONLY, ROWS, K, Problem, Row, close, same
 
 each = pytest.mark.parametrize(("row", "where"), CASES, ids=IDS)
 
@@ -134,7 +134,9 @@ def test_low_precision(row: Row, where: str, dtype: torch.dtype) -> None:
     balancer, problem = row.make(), Problem(dtype=dtype)
     exact, reference = copy.deepcopy(balancer), Problem()
     problem.train(balancer.to(dtype), where, range(3))
-    assert all(t.dtype in (torch.float32, torch.float64) for t in balancer.state_dict().values() if t.is_floating_point())
+    assert all(
+        t.dtype in (torch.float32, torch.float64) for t in balancer.state_dict().values() if t.is_floating_point()
+    )
     for p, q in zip(problem.net.parameters(), reference.net.parameters(), strict=True):
         assert torch.isfinite(p).all() and p.dtype == dtype
     reference.train(exact, where, range(3))

@@ -1,0 +1,78 @@
+"""What each of two gloo processes runs: a few steps of every row of the table under DDP."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.parallel import DistributedDataParallel
+
+from contract.table import CASES, Problem, Row
+
+HALF = 4  # samples of each rank
+STEPS = 3
+SCENARIOS = ("all", "absent")  # in "absent", task 1 has no labels on rank 1
+RUNS = [
+    (row, where, scenario)
+    for row, where in CASES
+    for scenario in SCENARIOS
+    if where != "features" or row.ddp_at_features
+]
+
+
+def run_id(row: Row, where: str, scenario: str) -> str:
+    return f"{row}@{where}@{scenario}"
+
+
+def train(row: Row, where: str, scenario: str, rank: int | None) -> dict[str, Any]:
+    """Three SGD steps on this rank's half of each batch, or on the whole (rank None)."""
+    torch.manual_seed(0 if rank is None else rank)  # ranks seeded differently; one process like rank 0
+    balancer, problem = row.make(), Problem(samples=2 * HALF)
+    net = problem.net if rank is None else DistributedDataParallel(problem.net)
+    rows = slice(None) if rank is None else slice(rank * HALF, (rank + 1) * HALF)
+    trace = []
+
+    def losses(step: int) -> tuple[Tensor, Tensor]:
+        features, prediction = net(problem.x[step][rows])
+        errors = (prediction - problem.y[step][rows]).square().mean(-1)
+        if scenario == "absent" and rank is None:
+            errors = torch.cat([errors[:, :1], errors[:HALF, 1:2].repeat(2, 1), errors[:, 2:]], 1)
+        return errors.mean(0), features
+
+    present = [True, scenario == "all" or rank != 1, True]
+    for step in range(STEPS):
+        if step % 2 == 0:
+            balancer.start_epoch()
+        problem.clear(balancer)
+        values, features = losses(step)
+        balancer(values, problem.shared(where, features), present=present).backward()
+        gradients = problem.left(balancer)
+        with torch.no_grad():
+            for p in [*problem.net.parameters(), *balancer.parameters()]:
+                if p.grad is not None:
+                    p -= 0.05 * p.grad
+            if balancer.needs_after_step:
+                balancer.after_step(losses(step)[0], present=present)
+        trace.append(balancer.weights)
+    return {
+        "net": {n: p.detach().clone() for n, p in problem.net.named_parameters()},
+        "balancer": {n: t for n, t in balancer.state_dict().items() if n != "skipped"},
+        "gradients": gradients,
+        "weights": torch.stack(trace),
+    }
+
+
+def work(rank: int, port: int, folder: str) -> None:
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60))
+    results: dict[str, Any] = {}
+    for row, where, scenario in RUNS:
+        try:
+            results[run_id(row, where, scenario)] = train(row, where, scenario, rank)
+        except Exception as error:
+            results[run_id(row, where, scenario)] = f"{type(error).__name__}: {error}"
+    torch.save(results, f"{folder}/{rank}.pt")
+    dist.destroy_process_group()

@@ -1,0 +1,34 @@
+"""Two gloo processes under DDP give what one process gives on the joined batch, for every row of the table."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.multiprocessing as mp
+
+from contract.ddp import RUNS, run_id, train, work
+from contract.table import Row, close
+
+
+@pytest.fixture(scope="module")
+def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    folder = tmp_path_factory.mktemp("ddp")
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    mp.spawn(work, (port, str(folder)), nprocs=2)
+    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
+
+
+@pytest.mark.parametrize(("row", "where", "scenario"), RUNS, ids=[run_id(*run) for run in RUNS])
+def test_two_processes_equal_one(row: Row, where: str, scenario: str, on_two_ranks: list[dict[str, Any]]) -> None:
+    expected = train(row, where, scenario, None)
+    for rank in range(2):
+        found = on_two_ranks[rank][run_id(row, where, scenario)]
+        assert isinstance(found, dict), found
+        for part in ("net", "gradients", "weights", "balancer"):
+            close(found[part], expected[part], 1e-6)
