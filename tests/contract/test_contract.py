@@ -134,13 +134,12 @@ def test_low_precision(row: Row, where: str, dtype: torch.dtype) -> None:
     balancer, problem = row.make(), Problem(dtype=dtype)
     exact, reference = copy.deepcopy(balancer), Problem()
     problem.train(balancer.to(dtype), where, range(3))
-    assert all(
-        t.dtype in (torch.float32, torch.float64) for t in balancer.state_dict().values() if t.is_floating_point()
-    )
-    for p, q in zip(problem.net.parameters(), reference.net.parameters(), strict=True):
-        assert torch.isfinite(p).all() and p.dtype == dtype
+    state = [t for t in balancer.state_dict().values() if t.is_floating_point()]
+    assert all(t.dtype in (torch.float32, torch.float64) for t in state)
     reference.train(exact, where, range(3))
-    difference = [(p.double() - q).abs().max() for p, q in zip(problem.net.parameters(), reference.net.parameters())]
+    pairs = list(zip(problem.net.parameters(), reference.net.parameters(), strict=True))
+    assert all(torch.isfinite(p).all() and p.dtype == dtype for p, _ in pairs)
+    difference = [(p.double() - q).abs().max() for p, q in pairs]
     assert max(difference) < (1e-4 if dtype == torch.float32 else 0.2)
 
 
