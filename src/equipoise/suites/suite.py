@@ -42,11 +42,16 @@ class Protocol:
 
 @dataclass(frozen=True)
 class Preset:
-    """A method with the options and the learning rate it was published with on this suite."""
+    """A method with the options and the learning rates it was published with on this suite.
+
+    The preset under a method's own name is what that method means on the suite; others are asked for by name.
+    balancer_lr: the rate of the balancer's own parameters; the model's where None.
+    """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     lr: float | None = None
+    balancer_lr: float | None = None
 
 
 class Suite(ABC):
@@ -63,6 +68,8 @@ class Suite(ABC):
     stl: ClassVar[Mapping[str, float]] = {}
     protocol: ClassVar[Protocol]
     presets: ClassVar[Mapping[str, Preset]] = {}
+    #: Published rows by method name, each by metric name ("delta_m" as printed): shown beside ours when asked.
+    published: ClassVar[Mapping[str, Mapping[str, float]]] = {}
 
     def __init__(
         self,
@@ -95,4 +102,4 @@ class Suite(ABC):
 
     @abstractmethod
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, float]:
-        """Every metric by name, over all of a part of the data."""
+        """Every metric by name, over all of a part of the data; called in eval mode and without gradients."""

@@ -1,0 +1,63 @@
+"""The two-task problem of the first figure: two losses of one point in the plane, ten times apart in scale."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Sign = Literal["code", "paper"]
+
+#: The five starting points of the figure.
+STARTS = ((-8.5, 7.5), (-8.5, 5.0), (0.0, 0.0), (9.0, 9.0), (10.0, -8.0))
+#: The first loss is scaled by this.
+SCALES = (0.1, 1.0)
+#: The middle of the Pareto front, where both losses are equally far from their own best once scales are divided out.
+BALANCED = (0.0, -8.36)
+
+
+def toy_losses(x: Tensor, sign: Sign = "code") -> Tensor:
+    """Both losses at the points ``x`` [..., 2], as [..., 2].
+
+    sign: the paper prints ``- tanh(-x2) + 2`` in the second loss; the code that everybody ran has ``+``.
+
+    At x2 = 0 both gates are 0, so both losses are; ``torch.clamp`` lets the gradient of both gates through there, and
+    the gradient is the sum of the two one-sided ones. A relu would let neither through, and a start at (0, 0) would
+    never leave.
+
+    >>> toy_losses(torch.tensor([0.0, 0.0]))
+    tensor([0., 0.])
+    >>> [round(value, 2) for value in toy_losses(torch.tensor(BALANCED)).tolist()]
+    [-1.51, -15.09]
+    """
+    x1, x2 = x.unbind(-1)
+    turn = torch.tanh(-x2) * (1.0 if sign == "code" else -1.0)
+    f1 = torch.log((0.5 * (-x1 - 7) - torch.tanh(-x2)).abs().clamp(min=5e-6)) + 6
+    f2 = torch.log((0.5 * (-x1 + 3) + turn + 2).abs().clamp(min=5e-6)) + 6
+    bowl = 0.1 * (-x2 - 8) ** 2
+    q1 = ((-x1 + 7) ** 2 + bowl) / 10 - 20
+    q2 = ((-x1 - 7) ** 2 + bowl) / 10 - 20
+    c1 = torch.tanh(0.5 * x2).clamp(min=0)
+    c2 = torch.tanh(-0.5 * x2).clamp(min=0)
+    return torch.stack([SCALES[0] * (c1 * f1 + c2 * q1), SCALES[1] * (c1 * f2 + c2 * q2)], dim=-1)
+
+
+def pareto_front(points: int = 201) -> Tensor:
+    """Points on the Pareto front [points, 2], the losses as columns.
+
+    In the lower half-plane both losses are the same gate times a bowl, with the bowls' centres at x1 = +-7: for each
+    x1 between, the best x2 is the same kind of one-dimensional problem for any mix of the two, solved on a grid.
+
+    >>> front = pareto_front(3)
+    >>> bool((front[0, 0] > front[2, 0]) and (front[0, 1] < front[2, 1]))
+    True
+    """
+    mixes = torch.linspace(0, 1, points, dtype=torch.float64)
+    x1 = 14 * mixes - 7  # the minimiser of mix * (x1 - 7)^2 + (1 - mix) * (x1 + 7)^2, whatever x2
+    x2 = torch.linspace(-12, -4, 8001, dtype=torch.float64)
+    grid = torch.stack(torch.broadcast_tensors(x1[:, None], x2[None, :]), dim=-1)
+    values = toy_losses(grid)
+    unscaled = values / torch.tensor(SCALES, dtype=torch.float64)
+    mixed = mixes[:, None] * unscaled[..., 0] + (1 - mixes[:, None]) * unscaled[..., 1]
+    return values[torch.arange(points), mixed.argmin(dim=1)]
