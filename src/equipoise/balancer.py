@@ -154,7 +154,7 @@ class Balancer(nn.Module):
 
     def check(self) -> None:
         """Raise if a bad loss was latched since the last look (one host sync on a GPU)."""
-        failed = self.failed.cpu()
+        failed = self.failed.to("cpu", copy=True)
         if not failed.any():
             return
         self.failed.zero_()
