@@ -11,8 +11,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-_WORD = 0xFFFFFFFF
-
 
 def make_seed(seed: int | None) -> Tensor:
     """The seed as a buffer to register; None draws one from torch's global generator.
@@ -39,7 +37,7 @@ def uniform(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtype
     >>> bool((uniform(seed, step, (4,)) == uniform(seed, step, (4,), torch.float64)).all())
     True
     """
-    return (_words(seed, step, shape) >> 9).to(dtype).add_(0.5).mul_(2.0**-23)
+    return _centred(seed, step, shape, dtype).add_(0.5)
 
 
 def normal(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
@@ -50,7 +48,7 @@ def normal(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtype 
     >>> normal(torch.tensor(0), torch.tensor(0), (2, 3)).shape
     torch.Size([2, 3])
     """
-    return uniform(seed, step, shape, dtype).mul_(2.0).sub_(1.0).erfinv_().mul_(2.0**0.5)
+    return _centred(seed, step, shape, dtype).mul_(2.0).erfinv_().mul_(2.0**0.5)
 
 
 def permutation(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
@@ -64,20 +62,26 @@ def permutation(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
     return _words(seed, step, shape).argsort(-1)  # the words of one step are all distinct: no ties
 
 
+def _centred(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+    """Uniform draws from (-1/2, 1/2): 23 bits and a half, exact in float32."""
+    return (_words(seed, step, shape) >> 9).to(dtype).add_(0.5).mul_(2.0**-23)
+
+
 def _words(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
-    """One 32-bit word an index (held in int64), a keyed bijection of the index."""
-    index = torch.arange(torch.Size(shape).numel(), device=seed.device)
-    time = step & _WORD
-    first = _mix(_mix(seed & _WORD) ^ time)
-    second = _mix(_mix(seed >> 32) ^ first)
-    return _mix(_mix(index ^ first) ^ second).view(tuple(shape))
+    """One 32-bit word an index, all distinct: a bijection of the index under two keys made of seed and step."""
+    low, high = _mix(torch.stack([seed, seed >> 32]).to(torch.int32) ^ step.to(torch.int32)).unbind()
+    index = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=seed.device)
+    return _mix(_mix(index ^ low) ^ high).view(tuple(shape))
 
 
 def _mix(x: Tensor) -> Tensor:
-    """A bijection of 32-bit words that flips half of the bits when one changes; nothing exceeds 63 bits.
+    """Scramble fresh 32-bit words in place, one to one, so that changing one bit changes half of them.
 
     The multipliers and shifts are those of the two-round hash with the least bias known (Wellons' search).
     """
-    x = (x ^ (x >> 16)) * 0x21F0AAAD & _WORD
-    x = (x ^ (x >> 15)) * 0x735A2D97 & _WORD
-    return x ^ (x >> 15)
+    x ^= (x >> 16) & 0xFFFF
+    x *= 0x21F0AAAD
+    x ^= (x >> 15) & 0x1FFFF
+    x *= 0x735A2D97
+    x ^= (x >> 15) & 0x1FFFF
+    return x
