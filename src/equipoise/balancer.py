@@ -160,7 +160,13 @@ class Balancer(nn.Module):
         self.failed.zero_()
         self._complain(failed)
 
-    def after_step(self, losses: Losses, *, present: Tensor | Sequence[bool] | None = None) -> None:
+    def after_step(
+        self,
+        losses: Losses,
+        *,
+        present: Tensor | Sequence[bool] | None = None,
+        counts: Tensor | Sequence[float] | None = None,
+    ) -> None:
         """Look again at the same batch after the optimizer's step; only `needs_after_step` methods do."""
 
     def param_groups(self, lr: float | None = None, weight_decay: float = 0.0) -> list[dict[str, Any]]:
