@@ -197,8 +197,9 @@ class Balancer(nn.Module):
         detached = values.detach()
         if values.is_cuda or torch.compiler.is_compiling():
             bad = (~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE
-            if self.needs_positive:
-                bad = torch.where(detached <= 0, NON_POSITIVE, bad)
+            refused = self._refused(detached)
+            if refused is not None:
+                bad = torch.where(refused > 0, refused, bad)
             if mask is not None:
                 bad = torch.where(mask, bad, 0)
             self.failed.copy_(torch.maximum(self.failed, bad.to(torch.uint8)))
@@ -208,18 +209,28 @@ class Balancer(nn.Module):
             if self.on_nonfinite == "raise":
                 self._complain((~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE, detached)
             self.skipped = True
-        elif self.needs_positive and detached.min().item() <= 0:
-            self._complain((detached <= 0).to(torch.uint8) * NON_POSITIVE, detached)
+            return None
+        refused = self._refused(detached)
+        if refused is not None:
+            if mask is not None:
+                refused = torch.where(mask, refused, 0)
+            if refused.any():
+                self._complain(refused, detached)
         return None
+
+    def _refused(self, values: Tensor) -> Tensor | None:
+        """Why the method cannot take a finite loss, as what `failed` latches, 0 where it can; None: it takes any."""
+        return (values <= 0).to(torch.uint8) * NON_POSITIVE if self.needs_positive else None
+
+    def _rule(self, reason: int) -> str:  # noqa: ARG002 (a method may refuse losses for more than one reason)
+        """What a refused loss had to be."""
+        return f"must be above 0 for {type(self).__name__}, which takes its logarithm or divides by it"
 
     def _complain(self, failed: Tensor, values: Tensor | None = None) -> None:
         task = int(failed.nonzero()[0])
         found = "" if values is None else f"; found {values[task].item():g}"
-        if failed[task] == NON_POSITIVE:
-            raise ValueError(
-                f"the loss of task {self.tasks[task]!r} must be above 0 for {type(self).__name__}, which takes "
-                f"its logarithm or divides by it{found}."
-            )
+        if failed[task] != NON_FINITE:
+            raise ValueError(f"the loss of task {self.tasks[task]!r} {self._rule(int(failed[task]))}{found}.")
         if values is None and self.on_nonfinite == "skip":
             return
         raise ValueError(

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.balancer import Balancer
+from equipoise.ldc.single_loop import LDC
 from equipoise.losses import nearest
 from equipoise.weighting.ls import LS
 
 _METHODS: dict[str, type[Balancer]] = {
+    "ldc": LDC,
     "ls": LS,
 }
 
@@ -40,14 +42,14 @@ def make(name: str, num_tasks: int | None = None, *, tasks: Sequence[str] | None
     LS(num_tasks=3)
     """
     method = method_class(name)
-    known = _options(method)
+    known = option_names(method)
     for option in options:
         if option not in known:
             raise TypeError(f"{method.__name__} has no option `{option}`; {nearest(option, known)}")
     return method(num_tasks, tasks=tasks, **options)
 
 
-def _options(method: type[Balancer]) -> list[str]:
+def option_names(method: type[Balancer]) -> list[str]:
     """The keywords a method's constructor takes, its bases' included."""
     names: dict[str, None] = {}
     for cls in method.__mro__:
