@@ -8,15 +8,33 @@ from equipoise.balancer import Balancer
 from equipoise.ldc.router import FeatureRouter
 from equipoise.ldc.single_loop import LDC
 from equipoise.registry import make, methods
+from equipoise.weighting.dwa import DWA
+from equipoise.weighting.famo import FAMO
+from equipoise.weighting.gls import GLS
+from equipoise.weighting.go4align import GO4Align
 from equipoise.weighting.ls import LS
+from equipoise.weighting.rlw import RLW
+from equipoise.weighting.si import SI
+from equipoise.weighting.stch import STCH
+from equipoise.weighting.stl import STL
+from equipoise.weighting.uw import UW
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "DWA",
+    "FAMO",
+    "GLS",
     "LDC",
     "LS",
+    "RLW",
+    "SI",
+    "STCH",
+    "STL",
+    "UW",
     "Balancer",
     "FeatureRouter",
+    "GO4Align",
     "make",
     "methods",
 ]

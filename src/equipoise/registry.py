@@ -9,11 +9,29 @@ from typing import Any
 from equipoise.balancer import Balancer
 from equipoise.ldc.single_loop import LDC
 from equipoise.losses import nearest
+from equipoise.weighting.dwa import DWA
+from equipoise.weighting.famo import FAMO
+from equipoise.weighting.gls import GLS
+from equipoise.weighting.go4align import GO4Align
 from equipoise.weighting.ls import LS
+from equipoise.weighting.rlw import RLW
+from equipoise.weighting.si import SI
+from equipoise.weighting.stch import STCH
+from equipoise.weighting.stl import STL
+from equipoise.weighting.uw import UW
 
 _METHODS: dict[str, type[Balancer]] = {
     "ldc": LDC,
     "ls": LS,
+    "si": SI,
+    "rlw": RLW,
+    "dwa": DWA,
+    "uw": UW,
+    "famo": FAMO,
+    "go4align": GO4Align,
+    "stl": STL,
+    "gls": GLS,
+    "stch": STCH,
 }
 
 

@@ -1,0 +1,108 @@
+"""GO4Align: group the tasks, and give each its group's weight."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equipoise.balancer import Balancer, CommonOptions
+from equipoise.losses import Batch
+
+
+class GO4Align(Balancer):
+    """Grouped weights: x = p sum(l) / l clustered into groups, each task weighted by the mean x of its group.
+
+    p starts uniform and is multiplied by exp(-step l) and renormalised at every step, as in the authors' code; the
+    scalar is the sum of w l, not normalised. The groups are the exact optimum of one-dimensional k-means, found by
+    dynamic programming: the reference runs an iterative k-means from random starts, which is often not optimal, and
+    never returns when weights are tied. With `groups=1`, the reference's default, all weights are equal.
+
+    groups: at most this many groups of tasks.
+    step: the rate at which large losses lower p.
+
+    >>> import torch, equipoise as eq
+    >>> balancer = eq.GO4Align(num_tasks=3)
+    >>> total = balancer(torch.tensor([1.0, 1.0, 10.0], requires_grad=True))
+    >>> balancer.weights
+    tensor([4.0012, 4.0012, 0.3998])
+    """
+
+    needs_positive = True
+
+    def __init__(
+        self, num_tasks: int | None = None, *, groups: int = 2, step: float = 1e-4, **common: Unpack[CommonOptions]
+    ) -> None:
+        super().__init__(num_tasks, **common)
+        if isinstance(groups, bool) or not isinstance(groups, int) or groups < 1:
+            raise ValueError(f"`groups` must be a whole number of at least 1; found {groups!r}.")
+        if not step >= 0:
+            raise ValueError(f"`step` must be at least 0; found {step}.")
+        self.groups = min(groups, self.num_tasks)
+        self.rate = step
+        self.log_share: Tensor
+        self.register_buffer("log_share", torch.full((self.num_tasks,), 1.0 / self.num_tasks).log())
+
+    def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        log_share = self._moved(batch)
+        if self.training:
+            batch.keep(self.log_share, log_share, per_task=True)
+        values = batch.values
+        x = batch.only(values).sum() / values * log_share.to(values).exp()
+        weights = batch.only(group_means(x, batch.present, self.groups))
+        return torch.dot(weights, batch.losses), weights
+
+    def _moved(self, batch: Batch) -> Tensor:
+        """log p after this step's losses; the tasks present share out the mass they had."""
+        moved = self.log_share - self.rate * batch.values.to(self.log_share)
+        if batch.present is None:
+            return moved.log_softmax(0)
+        mass = batch.only(self.log_share, -torch.inf).logsumexp(0)
+        return moved - batch.only(moved, -torch.inf).logsumexp(0) + mass
+
+
+def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
+    """Each entry's group mean, under the split of `x` into at most `groups` groups with the least squared error.
+
+    Optimal groups are runs of the sorted entries, cut at positions 0, ..., K. The squared error is a constant less
+    the sum over runs of (sum of the centred run)^2 / length, which the best cuts maximise. Two groups cost O(K),
+    more cost O(groups K^2), in a number of operations that does not grow with K. Ties fall in one group.
+    """
+    mean = x.mean() if present is None else torch.where(present, x, 0.0).sum() / present.sum()
+    if groups == 1:
+        return mean.expand_as(x)
+    bounds = _group_bounds(x, present, mean, groups)
+    label = (x >= bounds[:, None]).sum(0)
+    member = (label == torch.arange(groups, device=x.device)[:, None]).to(x)
+    if present is not None:
+        member = member * present
+    means = (member @ x) / member.sum(1).clamp(min=1.0)
+    return means[label]
+
+
+def _group_bounds(x: Tensor, present: Tensor | None, mean: Tensor, groups: int) -> Tensor:
+    """The least entry of every group but the first."""
+    position = torch.arange(len(x) + 1, device=x.device)
+    ascending = (x if present is None else torch.where(present, x, torch.inf)).sort().values
+    centred = ascending - mean
+    if present is not None:  # absent entries are last and weigh nothing
+        size = present.sum()
+        centred = torch.where(position[:-1] < size, centred, 0.0)
+        position = torch.minimum(position, size)
+    centred = centred / centred.abs().amax().clamp(min=torch.finfo(x.dtype).tiny)  # squares stay in range
+    total = torch.cat([centred.new_zeros(1), centred.cumsum(0)])
+    best = total.square() / position.clamp(min=1)  # of one group up to each position
+    cut_before = []
+    if groups > 2:
+        length = position - position[:, None]
+        run = (total - total[:, None]).square() / length.clamp(min=1)
+        run = torch.where(length < 0, -torch.inf, run)
+        for _ in range(groups - 2):
+            best, cut = (best[:, None] + run).max(0)
+            cut_before.append(cut)
+    cut = (best + (total[-1] - total).square() / (position[-1] - position).clamp(min=1)).argmax(0, keepdim=True)
+    cuts = [cut]
+    for before in reversed(cut_before):
+        cut = before[cut]
+        cuts.append(cut)
+    return torch.cat([ascending, ascending.new_full((1,), torch.inf)])[torch.cat(cuts)]
