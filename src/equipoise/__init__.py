@@ -5,6 +5,7 @@ the method's gradient on every parameter.
 """
 
 from equipoise.balancer import Balancer
+from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.router import FeatureRouter
 from equipoise.ldc.single_loop import LDC
 from equipoise.registry import make, methods
@@ -33,6 +34,7 @@ __all__ = [
     "STL",
     "UW",
     "Balancer",
+    "DoubleLoopLDC",
     "FeatureRouter",
     "GO4Align",
     "make",

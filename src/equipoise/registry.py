@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.balancer import Balancer
+from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.single_loop import LDC
 from equipoise.losses import nearest
 from equipoise.weighting.dwa import DWA
@@ -22,6 +23,7 @@ from equipoise.weighting.uw import UW
 
 _METHODS: dict[str, type[Balancer]] = {
     "ldc": LDC,
+    "ldc-double": DoubleLoopLDC,
     "ls": LS,
     "si": SI,
     "rlw": RLW,
