@@ -1,0 +1,190 @@
+"""What every gradient method shares: the gradients are taken once, combined, and handed over by a carrier."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor
+from typing_extensions import Unpack
+
+from equipoise.balancer import Balancer, CommonOptions
+from equipoise.gradient.carrier import carry
+from equipoise.gradient.shared import Shared
+from equipoise.gradient.tasks import TaskGradients
+from equipoise.losses import Batch
+
+_OUT = 1e-12  # a task whose gradient norm is below this part of the largest leaves the game
+_FIRST_SCALE, _GROWTH_STEPS = 2.0**16, 2000  # float16 gradients: where the scale starts, when it doubles
+
+
+class Game(NamedTuple):
+    """What a method sees of one step.
+
+    gram: [K, K] float64, J J^T over the shared tensors, joined over ranks, always finite; rows and columns of
+        tasks out of the game are 0.
+    losses: [K] float64, joined, detached.
+    active: bool [K]: present, with a gradient norm not below 1e-12 of the largest.
+    batch: the losses as read; `keep` and `only` are for a method's state.
+    """
+
+    gram: Tensor
+    losses: Tensor
+    active: Tensor
+    batch: Batch
+
+
+class Combination(NamedTuple):
+    """What a method answers.
+
+    shared: [K], the coefficients c: the shared tensors get J^T c.
+    heads: [K], the method's own head weights, used with heads="weighted".
+    max_norm: the norm that J^T c is clipped to.
+    """
+
+    shared: Tensor
+    heads: Tensor
+    max_norm: float | None = None
+
+
+class Update(NamedTuple):
+    """What reaches the shared tensors and the heads.
+
+    direction: the gradient of the shared tensors, flat, as wide as a row of the Jacobian.
+    weights: [K], what is reported as applied to the shared tensors.
+    heads: [K], the method's own head weights.
+    """
+
+    direction: Tensor
+    weights: Tensor
+    heads: Tensor
+
+
+class GradientOptions(CommonOptions, total=False):
+    """Options every gradient method takes besides its own."""
+
+    heads: Literal["sum", "weighted"] | None
+    low_memory: bool
+
+
+class GradientBalancer(Balancer):
+    """A method that combines the tasks' gradients; a subclass fills in `combine`, or `update` if it needs the rows.
+
+    heads: what the heads get: "sum", each its own task's gradient, or "weighted", times the method's weight.
+    low_memory: with parameters as `shared`, hold the gradients of a part of them at a time.
+    """
+
+    needs_shared = True
+    default_heads: Literal["sum", "weighted"] = "sum"
+    needs_rows: bool = False  # the Gram matrix is not enough
+
+    def __init__(
+        self,
+        num_tasks: int | None = None,
+        *,
+        heads: Literal["sum", "weighted"] | None = None,
+        low_memory: bool = False,
+        **common: Unpack[CommonOptions],
+    ) -> None:
+        super().__init__(num_tasks, **common)
+        if heads not in (None, "sum", "weighted"):
+            raise ValueError(f"`heads` must be 'sum' or 'weighted'; found {heads!r}.")
+        if low_memory and self.needs_rows:
+            raise ValueError(f"`low_memory` must be False for {type(self).__name__}, which needs whole gradients.")
+        self.heads = heads or self.default_heads
+        self.low_memory = low_memory
+        self._rows: Tensor | None = None  # the Jacobian's memory, used again by the next step
+        self._ok: Tensor | None = None  # whether the step just taken had finite gradients, until it is kept
+        self.gradient_scale: Tensor
+        self.good_steps: Tensor
+        self.register_buffer("gradient_scale", torch.tensor(_FIRST_SCALE))
+        self.register_buffer("good_steps", torch.zeros((), dtype=torch.int64))
+
+    # What a method fills in.
+
+    def combine(self, game: Game) -> Combination:
+        """The coefficients of the shared gradients, from their Gram matrix."""
+        raise NotImplementedError
+
+    def update(self, rows: Tensor, game: Game) -> Update:
+        """What reaches the shared tensors, from the rows themselves; methods with `needs_rows` override it."""
+        combination = self.combine(game)
+        weights = torch.where(game.active, combination.shared.double(), 0.0)
+        if combination.max_norm is not None:
+            weights = weights * _clip(game.gram, weights, combination.max_norm)
+        return Update(weights.to(rows.dtype) @ rows, weights, combination.heads)
+
+    # The machinery.
+
+    def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        result: tuple[Tensor, Tensor] = self._objective(batch, Shared(shared or []))
+        return result
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    @torch.no_grad()
+    def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
+        tasks = TaskGradients(batch, shared, self.gradient_scale, self.process_group)
+        rows = tasks.rows(self._memory(shared))
+        gram = tasks.gram(rows)
+        ok = self._finite(gram, batch, tasks.half)
+        if ok is not None:
+            batch = batch._replace(ok=ok)
+            gram = torch.where(ok, gram, torch.eye(self.num_tasks, dtype=gram.dtype, device=gram.device))
+        self._ok = ok
+        game = _play(gram, batch)
+        update = self.update(rows, game)
+        weighted = self.heads == "weighted"
+        heads = update.heads.double() if weighted else torch.ones_like(game.losses)
+        heads = batch.only(torch.where(game.active, heads, 1.0))
+        leaves, gradients = tasks.heads(heads, not weighted)
+        value = torch.dot(heads, game.losses).to(batch.losses.dtype)
+        with torch.enable_grad():
+            scalar = carry(
+                value,
+                [*shared.tensors, *leaves],
+                [*(part.clone() for part in shared.split(update.direction)), *gradients],
+            )
+        return scalar, update.weights
+
+    def _memory(self, shared: Shared) -> Tensor:
+        """Room for the Jacobian: one block, kept for the next step."""
+        size, device = self.num_tasks * shared.width, shared.tensors[0].device
+        rows = self._rows
+        if rows is None or rows.numel() < size or rows.dtype != shared.dtype or rows.device != device:
+            self._rows = None  # let go before asking for more
+            self._rows = rows = torch.empty(size, dtype=shared.dtype, device=device)
+        return rows[:size].view(self.num_tasks, shared.width)
+
+    def _finite(self, gram: Tensor, batch: Batch, half: bool) -> Tensor | None:
+        """Whether all task gradients are finite, None where that is known; moves the scale of float16 gradients."""
+        ok = torch.isfinite(gram.diagonal()).all()
+        if half and self.training:
+            grown = self.good_steps + 1 >= _GROWTH_STEPS
+            self.gradient_scale.mul_(torch.where(ok, torch.where(grown, 2.0, 1.0), 0.5))
+            self.good_steps.copy_(torch.where(ok & ~grown, self.good_steps + 1, 0))
+        if batch.ok is not None:
+            return ok & batch.ok
+        return None if not ok.is_cuda and bool(ok) else ok
+
+    def _advance(self, batch: Batch, weights: Tensor) -> None:
+        ok, self._ok = self._ok, None
+        super()._advance(batch if ok is None else batch._replace(ok=ok), weights)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), "_rows": None, "_ok": None}
+
+
+def _play(gram: Tensor, batch: Batch) -> Game:
+    """Leave out absent tasks and those with next to no gradient."""
+    squares = gram.diagonal()
+    active = (squares > 0) & (squares >= _OUT**2 * squares.max())
+    if batch.present is not None:
+        active = active & batch.present
+    gram = torch.where(active.unsqueeze(0) & active.unsqueeze(1), gram, 0.0)
+    return Game(gram, batch.values.double(), active, batch)
+
+
+def _clip(gram: Tensor, weights: Tensor, max_norm: float) -> Tensor:
+    """The factor that brings J^T weights to the norm, as torch.nn.utils.clip_grad_norm_ does."""
+    norm = (weights @ gram @ weights).clamp(min=0.0).sqrt()
+    return (max_norm / (norm + 1e-6)).clamp(max=1.0)

@@ -1,0 +1,160 @@
+"""Where per-task gradients come from: the graph of each loss, walked down to the shared tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+
+_Leaf = torch._C._functions.AccumulateGrad  # type: ignore[attr-defined]
+_Stack = torch._C._functions.StackBackward0  # type: ignore[attr-defined]
+_Cast = torch._C._functions.ToCopyBackward0  # type: ignore[attr-defined]
+
+
+class Shared:
+    """The shared tensors, frozen ones left out, laid side by side as the columns of one matrix.
+
+    Representations come first (their columns belong to this rank's batch), parameters after.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        trainable = list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
+        if not trainable:
+            raise ValueError("`shared` must hold at least one tensor that requires a gradient; found none.")
+        parameters = [tensor for tensor in trainable if isinstance(tensor, nn.Parameter)]
+        representations = [tensor for tensor in trainable if not isinstance(tensor, nn.Parameter)]
+        self.tensors = [*representations, *parameters]
+        self.edges = [get_gradient_edge(tensor) for tensor in self.tensors]
+        self.sizes = [tensor.numel() for tensor in self.tensors]
+        self.local = sum(tensor.numel() for tensor in representations)  # columns that differ between ranks
+        self.width = sum(self.sizes)
+        double = any(tensor.dtype == torch.float64 for tensor in self.tensors)
+        self.dtype = torch.float64 if double else torch.float32
+
+    def split(self, row: Tensor) -> list[Tensor]:
+        """A row of `width` numbers, as one view a tensor."""
+        parts = row.split_with_sizes(self.sizes)
+        return [part.view(tensor.shape) for part, tensor in zip(parts, self.tensors, strict=True)]
+
+    @contextmanager
+    def cut(self) -> Iterator[None]:
+        """Let no gradient flow on below the representations, so that what is taken is each tensor's own part."""
+        outputs: dict[Any, set[int]] = {}
+        for tensor, edge in zip(self.tensors, self.edges, strict=True):
+            if not tensor.is_leaf:
+                outputs.setdefault(edge.node, set()).add(edge.output_nr)
+        handles = [node.register_prehook(_Cut(cut)) for node, cut in outputs.items()]
+        try:
+            yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+class _Cut:
+    """A hook before a node that drops the gradients of some of its outputs."""
+
+    def __init__(self, outputs: set[int]) -> None:
+        self.outputs = outputs
+
+    def __call__(self, gradients: tuple[Tensor | None, ...]) -> tuple[Tensor | None, ...]:
+        return tuple(None if i in self.outputs else gradient for i, gradient in enumerate(gradients))
+
+
+class Root(NamedTuple):
+    """Where a task's gradient starts: an output of the graph, and the entry of the loss in it (None: a scalar)."""
+
+    output: Tensor | GradientEdge
+    entry: int | None
+    like: Tensor  # shape, dtype and device of what flows into the output
+
+    @property
+    def edge(self) -> GradientEdge:
+        return get_gradient_edge(self.output) if isinstance(self.output, Tensor) else self.output
+
+    def seed(self, size: Tensor) -> Tensor:
+        """The gradient to start from, for a gradient `size` times as large."""
+        if self.entry is None:
+            return size.to(self.like.dtype)
+        seed = torch.zeros_like(self.like)
+        seed[self.entry] = size
+        return seed
+
+
+def find_roots(given: tuple[Tensor | None, ...] | Tensor) -> list[Root | None]:
+    """One root a task, None for an absent one. A tensor that was stacked from scalars is taken apart again."""
+    if not isinstance(given, Tensor):
+        return [None if loss is None else Root(loss, None, loss.detach()) for loss in given]
+    like = given.detach()
+    node: Any = given.grad_fn
+    if type(node) is _Stack:
+        edges = node.next_functions
+        return [None if edge[0] is None else Root(GradientEdge(*edge), None, like[k]) for k, edge in enumerate(edges)]
+    return [Root(given, k, like) for k in range(len(like))]
+
+
+class Leaves(NamedTuple):
+    """The leaves below each loss that are not shared: those of one task alone, and those of several."""
+
+    own: list[list[Tensor]]
+    common: list[Tensor]
+    half: bool  # float16 was met on the way
+
+
+_COMMON = -1
+
+
+def find_leaves(starts: Sequence[Root | None], shared: Shared) -> Leaves:
+    """Walk down from each loss to the shared tensors; every node is visited at most twice for all tasks together."""
+    stop = {(edge.node, edge.output_nr) for edge in shared.edges}
+    owner: dict[Any, int] = {}
+    leaves: list[Any] = []
+    half = any(tensor.dtype == torch.float16 for tensor in shared.tensors)
+    for task, root in enumerate(starts):
+        if root is None:
+            continue
+        half = half or root.like.dtype == torch.float16
+        edge = root.edge
+        pending: list[tuple[Any, int, int]] = [(edge.node, edge.output_nr, task if root.entry is None else _COMMON)]
+        while pending:
+            node, output, mark = pending.pop()
+            if node is None or (node, output) in stop:
+                continue
+            known = owner.get(node)
+            if known is not None:
+                if known in (mark, _COMMON):
+                    continue
+                mark = _COMMON
+            owner[node] = mark
+            kind = type(node)
+            if kind is _Leaf:
+                if known is None:
+                    leaves.append(node)
+                continue
+            if kind is _Cast:
+                half = half or node._input_metadata[0].dtype == torch.float16
+            elif kind.__name__ == "_DDPSinkBackward":
+                _refuse_static_graph(node)
+            pending.extend((child, index, mark) for child, index in node.next_functions)
+    own: list[list[Tensor]] = [[] for _ in starts]
+    common = []
+    for node in leaves:
+        if owner[node] == _COMMON:
+            common.append(node.variable)
+        else:
+            own[owner[node]].append(node.variable)
+    return Leaves(own, common, half)
+
+
+def _refuse_static_graph(sink: Any) -> None:
+    """With static_graph, DDP starts its first reduction from a node that the carrier does not pass."""
+    wrapper = sink.ddp_weakref()
+    if wrapper is not None and wrapper.static_graph:
+        raise ValueError(
+            "DistributedDataParallel(static_graph=True) around the heads would leave the first step's gradients "
+            "unreduced: build it with static_graph=False."
+        )
