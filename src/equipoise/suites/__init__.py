@@ -11,6 +11,7 @@ _SUITES = {
     "toy": ("equipoise.suites.toy", "Toy"),
     "qm9-sample": ("equipoise.suites.qm9.suite", "QM9Sample"),
     "qm9": ("equipoise.suites.qm9.suite", "QM9"),
+    "celeba": ("equipoise.suites.celeba.suite", "CelebA"),
 }
 
 

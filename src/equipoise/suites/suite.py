@@ -46,12 +46,15 @@ class Preset:
 
     The preset under a method's own name is what that method means on the suite; others are asked for by name.
     balancer_lr: the rate of the balancer's own parameters; the model's where None.
+    schedule, batch_size: in place of the protocol's.
     """
 
     method: str
     options: Mapping[str, Any] = field(default_factory=dict)
     lr: float | None = None
     balancer_lr: float | None = None
+    schedule: tuple[Literal["plateau", "step"], Mapping[str, Any]] | None = None
+    batch_size: int | None = None
 
 
 class Suite(ABC):

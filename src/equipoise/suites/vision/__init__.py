@@ -1,0 +1,1 @@
+"""What the three image benchmarks share: packed caches, batches, networks, augmentation."""
