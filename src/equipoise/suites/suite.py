@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
+from typing import Protocol as Interface
 
 import torch
 from torch import Tensor, nn
 
 Part = Literal["validation", "test"]
+
+
+class Batches(Interface):
+    """An epoch's batches: to be walked through once, and counted (a list, a torch DataLoader)."""
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+    def __len__(self) -> int: ...
 
 
 @dataclass(frozen=True)
@@ -96,8 +105,8 @@ class Suite(ABC):
         """The trunk: what every task uses, for gradient methods with exact parameters."""
 
     @abstractmethod
-    def batches(self, epoch: int) -> Iterable[Any]:
-        """The training batches of an epoch, each one opaque to everybody but `losses`; has a length."""
+    def batches(self, epoch: int) -> Batches:
+        """The training batches of an epoch, as many each epoch, each one opaque to everybody but `losses`."""
 
     @abstractmethod
     def losses(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:

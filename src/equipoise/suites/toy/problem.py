@@ -56,7 +56,7 @@ def pareto_front(points: int = 201) -> Tensor:
     mixes = torch.linspace(0, 1, points, dtype=torch.float64)
     x1 = 14 * mixes - 7  # the minimiser of mix * (x1 - 7)^2 + (1 - mix) * (x1 + 7)^2, whatever x2
     x2 = torch.linspace(-12, -4, 8001, dtype=torch.float64)
-    grid = torch.stack(torch.broadcast_tensors(x1[:, None], x2[None, :]), dim=-1)
+    grid = torch.stack([x1[:, None].expand(-1, len(x2)), x2.expand(points, -1)], dim=-1)
     values = toy_losses(grid)
     unscaled = values / torch.tensor(SCALES, dtype=torch.float64)
     mixed = mixes[:, None] * unscaled[..., 0] + (1 - mixes[:, None]) * unscaled[..., 1]
