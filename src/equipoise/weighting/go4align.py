@@ -46,18 +46,19 @@ class GO4Align(Balancer):
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         log_share = self._moved(batch)
         if self.training:
-            batch.keep(self.log_share, log_share, per_task=True)
+            batch.keep(self.log_share, log_share.to(self.log_share), per_task=True)
         values = batch.values
-        x = batch.only(values).sum() / values * log_share.to(values).exp()
+        x = batch.only(values).sum() / values * log_share.exp()
         weights = batch.only(group_means(x, batch.present, self.groups))
         return torch.dot(weights, batch.losses), weights
 
     def _moved(self, batch: Batch) -> Tensor:
         """log p after this step's losses; the tasks present share out the mass they had."""
-        moved = self.log_share - self.rate * batch.values.to(self.log_share)
+        log_share = self.log_share.to(batch.losses)
+        moved = log_share - self.rate * batch.values
         if batch.present is None:
             return moved.log_softmax(0)
-        mass = batch.only(self.log_share, -torch.inf).logsumexp(0)
+        mass = batch.only(log_share, -torch.inf).logsumexp(0)
         return moved - batch.only(moved, -torch.inf).logsumexp(0) + mass
 
 
