@@ -5,6 +5,10 @@ the method's gradient on every parameter.
 """
 
 from equipoise.balancer import Balancer
+from equipoise.gradient.dbmtl import DBMTL
+from equipoise.gradient.graddrop import GradDrop
+from equipoise.gradient.gradnorm import GradNorm
+from equipoise.gradient.moco import MoCo
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.router import FeatureRouter
 from equipoise.ldc.single_loop import LDC
@@ -23,6 +27,7 @@ from equipoise.weighting.uw import UW
 __version__ = "0.1.0"
 
 __all__ = [
+    "DBMTL",
     "DWA",
     "FAMO",
     "GLS",
@@ -37,6 +42,9 @@ __all__ = [
     "DoubleLoopLDC",
     "FeatureRouter",
     "GO4Align",
+    "GradDrop",
+    "GradNorm",
+    "MoCo",
     "make",
     "methods",
 ]

@@ -7,6 +7,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.balancer import Balancer
+from equipoise.gradient.dbmtl import DBMTL
+from equipoise.gradient.graddrop import GradDrop
+from equipoise.gradient.gradnorm import GradNorm
+from equipoise.gradient.moco import MoCo
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.single_loop import LDC
 from equipoise.losses import nearest
@@ -34,6 +38,10 @@ _METHODS: dict[str, type[Balancer]] = {
     "stl": STL,
     "gls": GLS,
     "stch": STCH,
+    "dbmtl": DBMTL,
+    "graddrop": GradDrop,
+    "gradnorm": GradNorm,
+    "moco": MoCo,
 }
 
 

@@ -106,8 +106,11 @@ class GradientBalancer(Balancer):
         """The coefficients of the shared gradients, from their Gram matrix."""
         raise NotImplementedError
 
-    def update(self, rows: Tensor, game: Game) -> Update:
-        """What reaches the shared tensors, from the rows themselves; methods with `needs_rows` override it."""
+    def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:  # noqa: ARG002 (for those who override it)
+        """What reaches the shared tensors, from the rows themselves; methods with `needs_rows` override it.
+
+        rows: the Jacobian, one row a task, zeros for an absent one; valid during this call only.
+        """
         combination = self.combine(game)
         weights = torch.where(game.active, combination.shared.double(), 0.0)
         if combination.max_norm is not None:
@@ -128,22 +131,26 @@ class GradientBalancer(Balancer):
         gram = tasks.gram(rows)
         ok = self._finite(gram, batch, tasks.half)
         if ok is not None:
-            batch = batch._replace(ok=ok)
+            if self.on_nonfinite == "skip" and not ok.is_cuda:
+                self.skipped = True
             gram = torch.where(ok, gram, torch.eye(self.num_tasks, dtype=gram.dtype, device=gram.device))
         self._ok = ok
-        game = _play(gram, batch)
-        update = self.update(rows, game)
+        game = _play(gram, batch if ok is None else batch._replace(ok=ok))
+        update = self.update(rows, shared, game)
         weighted = self.heads == "weighted"
         heads = update.heads.double() if weighted else torch.ones_like(game.losses)
         heads = batch.only(torch.where(game.active, heads, 1.0))
         leaves, gradients = tasks.heads(heads, not weighted)
         value = torch.dot(heads, game.losses).to(batch.losses.dtype)
+        gradients = [*shared.split(update.direction), *gradients]
+        # Bad losses, where they could not raise, reach nothing. Bad gradients of good losses go on, so that a
+        # GradScaler sees them, unless they are to be skipped.
+        keep = ok if self.on_nonfinite == "skip" else batch.ok
+        if keep is not None:
+            gradients = [torch.where(keep, gradient, 0.0) for gradient in gradients]
+            value = torch.where(keep, value, 0.0)
         with torch.enable_grad():
-            scalar = carry(
-                value,
-                [*shared.tensors, *leaves],
-                [*(part.clone() for part in shared.split(update.direction)), *gradients],
-            )
+            scalar = carry(value, [*shared.tensors, *leaves], gradients)
         return scalar, update.weights
 
     def _memory(self, shared: Shared) -> Tensor:

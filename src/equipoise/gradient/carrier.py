@@ -24,7 +24,7 @@ class _Carrier(torch.autograd.Function):
         return value.clone()
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor | None, ...]:
         scaled = torch._foreach_mul(ctx.saved_tensors, grad_output)
         return (None, None, *(g if g.dtype == d else g.to(d) for g, d in zip(scaled, ctx.dtypes, strict=True)))
@@ -40,5 +40,5 @@ def carry(value: Tensor, targets: Sequence[Tensor], gradients: Sequence[Tensor])
     >>> x.grad
     tensor([3., 6.])
     """
-    scalar: Tensor = _Carrier.apply(value, gradients, *targets)
+    scalar: Tensor = _Carrier.apply(value, gradients, *targets)  # type: ignore[no-untyped-call]
     return scalar
