@@ -17,31 +17,66 @@ K = 3
 
 @dataclass(frozen=True)
 class Row:
-    """A method with options. `ddp_at_features=False`: no one-process twin at a representation (says its docstring)."""
+    """A method with options; a function among them is called with the number of tasks.
+
+    reads: what the method is given as `shared`, where it needs any.
+    ddp_at_features: whether several ranks at a representation equal one process (the docstring says where not).
+    """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
+    reads: tuple[str, ...] = ("features", "parameters")
     ddp_at_features: bool = True
 
     def __str__(self) -> str:
-        return "-".join([self.name, *(f"{k}={v}" for k, v in self.options.items() if not isinstance(v, Tensor))])
+        return "-".join([self.name, *(f"{k}={getattr(v, '__name__', v)}" for k, v in self.options.items())])
 
     def make(self, num_tasks: int = K, **more: Any) -> eq.Balancer:
-        options = dict(self.options)
+        options = {k: v(num_tasks) if callable(v) else v for k, v in self.options.items()}
         if num_tasks != K and "weights" in options:
             options["weights"] = options["weights"][:num_tasks]
         return eq.make(self.name, None if "tasks" in more else num_tasks, **options, **more)
 
 
+def feature_router(num_tasks: int) -> eq.FeatureRouter:
+    return eq.FeatureRouter(in_features=6, num_tasks=num_tasks, hidden=4)
+
+
+def uneven_leak(num_tasks: int) -> tuple[float, ...]:
+    return (0.1, 0.5, 0.0)[:num_tasks]
+
+
 ROWS = [
+    Row("ldc"),
+    Row("ldc", {"pairs": "all"}),
+    Row("ldc", {"pairs": "shuffle", "router": "sigmoid", "router_objective": "both"}),
+    Row("ldc", {"penalty": 20.0, "normalize": "log", "router_objective": "both", "floor": 0.1}),
+    Row("ldc", {"router": None, "tau": "ones", "normalize": None, "smooth": 0.01, "router_objective": "both"}),
+    Row("ldc", {"router": "softmax-clamped", "normalize": "ratio", "divide": "attached"}),
+    Row("ldc", {"router": feature_router}, reads=("features",)),
+    Row("ldc-double", {"inner_lr": 0.05, "inner_steps": 2}),
     Row("ls"),
     Row("ls", {"weights": (0.2, 1.0, 3.0)}),
+    Row("si"),
+    Row("rlw"),
+    Row("dwa"),
+    Row("uw"),
+    Row("famo"),
+    Row("famo", {"second_look": "next"}),
+    Row("go4align"),
+    Row("gls"),
+    Row("stch"),
+    Row("stl"),
+    Row("graddrop", {"seed": 3}, ddp_at_features=False),
+    Row("graddrop", {"seed": 3, "leak": uneven_leak, "heads": "weighted"}, ddp_at_features=False),
+    Row("moco"),
+    Row("moco", {"form": "libmtl", "rho": 0.1}),
+    Row("dbmtl"),
+    Row("gradnorm"),
 ]
 LOSS_ONLY = [row for row in ROWS if not row.make().needs_shared]
 # Every row with what it reads: nothing but losses, the representation, the trunk's parameters.
-CASES = [
-    (row, where) for row in ROWS for where in (["features", "parameters"] if row.make().needs_shared else ["losses"])
-]
+CASES = [(row, where) for row in ROWS for where in (row.reads if row.make().needs_shared else ["losses"])]
 IDS = [f"{row}@{where}" for row, where in CASES]
 
 
