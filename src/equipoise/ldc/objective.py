@@ -67,7 +67,7 @@ def chain_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> 
     """
     if present is not None:
         return ordered_gap(u, torch.arange(u.shape[0], device=u.device), present, smooth)
-    return _size(u[:-1] - u[1:], smooth).sum()
+    return _total(u.diff(), None, smooth)
 
 
 def ordered_gap(u: Tensor, order: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> Tensor:
@@ -83,7 +83,7 @@ def ordered_gap(u: Tensor, order: Tensor, present: Tensor | None = None, smooth:
     absent_last = torch.argsort((~present)[order].to(torch.int8), stable=True)
     u = u[order[absent_last]]
     counts = torch.arange(1, u.shape[0], device=u.device) < present.sum()
-    return torch.where(counts, _size(u[:-1] - u[1:], smooth), 0.0).sum()
+    return _total(u.diff(), counts, smooth)
 
 
 def listed_gap(u: Tensor, pairs: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> Tensor:
@@ -95,10 +95,8 @@ def listed_gap(u: Tensor, pairs: Tensor, present: Tensor | None = None, smooth: 
     tensor(4.)
     """
     first, second = pairs.unbind(1)
-    gaps = _size(u[first] - u[second], smooth)
-    if present is not None:
-        gaps = torch.where(present[first] & present[second], gaps, 0.0)
-    return gaps.sum()
+    counts = None if present is None else present[first] & present[second]
+    return _total(u[first] - u[second], counts, smooth)
 
 
 def every_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> Tensor:
@@ -113,11 +111,11 @@ def every_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> 
     >>> every_gap(torch.tensor([1.0, 4.0, 2.0])), (3 + 1 + 2) * 2 / 3
     (tensor(4.), 4.0)
     """
-    tasks = u.shape[0] if present is None else present.sum()
+    tasks = u.shape[0] if present is None else present.sum(dtype=u.dtype)
     if smooth > 0.0:
-        gaps = _size(u[:, None] - u[None, :], smooth)
+        gaps = u[:, None] - u[None, :]
         both = torch.ones_like(gaps, dtype=torch.bool) if present is None else present[:, None] & present[None, :]
-        return torch.where(both.triu(1), gaps, 0.0).sum() * (2.0 / tasks)
+        return _total(gaps, both.triu(1), smooth) * (2.0 / tasks)
     values = u.detach() if present is None else torch.where(present, u.detach(), torch.inf)
     ordered = values.sort().values
     smaller = torch.searchsorted(ordered, values)
@@ -128,6 +126,9 @@ def every_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> 
     return torch.dot(counts, u - ordered[0]) * (2.0 / tasks)  # the shift is worth 0, and keeps the digits
 
 
-def _size(gaps: Tensor, smooth: float) -> Tensor:
-    """|v|, with slope 0 at 0; or its smooth form sqrt(v^2 + smooth)."""
-    return gaps.abs() if smooth == 0.0 else (gaps * gaps + smooth).sqrt()
+def _total(gaps: Tensor, counts: Tensor | None, smooth: float) -> Tensor:
+    """The sum of |v|, with slope 0 at 0, or of its smooth form sqrt(v^2 + smooth), over the gaps that count."""
+    if smooth == 0.0:
+        return torch.linalg.vector_norm(gaps if counts is None else torch.where(counts, gaps, 0.0), 1)
+    sizes = (gaps * gaps + smooth).sqrt()
+    return (sizes if counts is None else torch.where(counts, sizes, 0.0)).sum()

@@ -25,7 +25,7 @@ class SoftmaxRouter(nn.Module):
     def forward(self, present: Tensor | None = None) -> Tensor:
         weights = softmax_present(self.logits, present)
         if self.floor > 0.0:
-            tasks = weights.shape[0] if present is None else present.sum()
+            tasks = weights.shape[0] if present is None else present.sum(dtype=weights.dtype)
             weights = (1.0 - self.floor) * weights + self.floor / tasks
         return weights if self.bounds is None else weights.clamp(*self.bounds)
 
