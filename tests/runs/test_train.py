@@ -108,10 +108,10 @@ def test_the_caller_s_generator_is_left_alone(tmp_path):
 
 
 def test_steps_are_thinned_and_conflicts_recorded(tmp_path):
-    config = configure("toy", "ls", settings={"epochs": 3})
+    config = configure("toy", "ls", settings={"epochs": 3, "suite.steps_per_epoch": 700})
     result = train(config, tmp_path)
     run = read_run(tmp_path / config.folder)
-    assert [row["step"] for row in run.steps] == list(range(0, 3000, 3))
+    assert [row["step"] for row in run.steps] == list(range(0, 2100, 2))
     assert result["conflict"]["tasks"] == ["first", "second"]
     assert result["conflict"]["cosine"][0][0] == pytest.approx(1, abs=1e-5)
     assert run.steps[0]["weight:first"] == 1
@@ -122,13 +122,13 @@ import json, sys
 from pathlib import Path
 from equipoise.runs.config import configure
 from equipoise.runs.train import train
-config = configure("toy", "famo:gamma=0.01", settings={"epochs": 6})
+config = configure("toy", "famo:gamma=0.01", settings={"epochs": 30, "suite.steps_per_epoch": 50})
 train(config, Path(sys.argv[1]), notify=lambda event: print(json.dumps(event), flush=True))
 """
 
 
 def test_kill_9_loses_nothing_beyond_the_checkpoint(tmp_path):
-    config = configure("toy", "famo:gamma=0.01", settings={"epochs": 6})
+    config = configure("toy", "famo:gamma=0.01", settings={"epochs": 30, "suite.steps_per_epoch": 50})
     train(config, tmp_path / "whole")
     checkpoint = tmp_path / "killed" / config.folder / "checkpoint.safetensors"
     for _ in range(2):

@@ -18,11 +18,11 @@ def selection_score(suite: Suite | type[Suite], row: Mapping[str, float], task: 
 
     task: only this task's metrics count, for a run that trains one task.
     """
+    if not suite.stl:
+        return None
     from equipoise.metrics.delta_m import delta_m
 
     metrics = [metric for metric in suite.metrics if task is None or metric.task == suite.tasks[task]]
-    if not suite.stl or not row:
-        return None
     return float(
         delta_m(
             [row[metric.name] for metric in metrics],

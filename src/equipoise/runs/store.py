@@ -5,6 +5,7 @@
     steps.csv               losses and weights per step, thinned
     checkpoint.safetensors  where to go on from; the one before it is kept as checkpoint.previous.safetensors
     result.json             the finished run's row, with the checksums of everything above
+    error.txt               why the last attempt failed, if it did
     .lock                   held by the process that writes
 
 Tables grow by appending. A checkpoint holds their length and hash at its moment, so that a resumed run cuts off rows
@@ -49,6 +50,7 @@ class Run:
     metrics: list[dict[str, float]]
     steps: list[dict[str, float]]
     result: Mapping[str, Any] | None
+    error: str | None = None
 
 
 class RunFolder:
@@ -154,6 +156,7 @@ def open_run(path: Path, *, force: bool = False, say: Callable[[str], None] = pr
         lock.truncate(0)
         lock.write(str(os.getpid()))
         lock.flush()
+        (path / "error.txt").unlink(missing_ok=True)
         if force:
             for name in ("result.json", "config.toml", *TABLES, _CHECKPOINT, _PREVIOUS):
                 (path / name).unlink(missing_ok=True)
@@ -169,7 +172,19 @@ def read_run(path: Path) -> Run:
     config, environment = _read_config(path)
     result = _read_result(path)
     metrics, steps = (_read_table(path / name) for name in TABLES)
-    return Run(path, config, environment, metrics, steps, result)
+    return Run(path, config, environment, metrics, steps, result, _read_error(path))
+
+
+def write_error(path: Path, text: str) -> None:
+    """Keep why an attempt failed; a folder that never came to be stays away."""
+    if path.is_dir():
+        write_whole(path / "error.txt", text.encode())
+
+
+def _read_error(path: Path) -> str | None:
+    """The last line of what went wrong."""
+    file = path / "error.txt"
+    return file.read_text("utf-8", "replace").strip().splitlines()[-1] if file.exists() else None
 
 
 def find_runs(root: Path) -> list[Path]:

@@ -94,6 +94,7 @@ class Training:
         self.last_rows: list[dict[str, float]] = []  # test rows of the last ten epochs
         self.loss_sum = torch.zeros(len(self.suite.tasks), dtype=torch.float64, device=self.suite.device)
         self.weight_sum = torch.zeros_like(self.loss_sum)
+        self.told = 0.0  # when progress was last told of
         self.pending: list[dict[str, float]] = []  # rows of steps.csv not written yet
 
     # The loop.
@@ -112,7 +113,7 @@ class Training:
         self.model.train()
         if self.batch == 0:
             self.balancer.start_epoch()
-        began = saved = told = time.monotonic()
+        began = saved = time.monotonic()
         for batch in islice(self.suite.batches(self.epoch), self.batch, None):
             losses = self._step(batch)
             position = self.epoch * self.steps_per_epoch + self.batch
@@ -120,8 +121,8 @@ class Training:
                 self._log_step(position, losses)
             self.batch += 1
             now = time.monotonic()
-            if now - told > _REPORT_SECONDS:
-                told = now
+            if now - self.told > _REPORT_SECONDS:
+                self.told = now
                 self._tell(losses, self.seconds + now - began)
             asked = stop()
             if asked or now - saved > checkpoint_seconds:

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 from equipoise.suites.suite import Metric, Part, Preset, Protocol, Suite
 from equipoise.suites.toy.problem import SCALES, STARTS, Sign, toy_losses
 
-STEPS_PER_EPOCH = 1000
-
 
 class Point(nn.Module):
     """A model that is one point in the plane."""
@@ -53,11 +51,13 @@ class Toy(Suite):
         data: Path | None = None,
         batch_size: int | None = None,
         sign: Sign = "code",
+        steps_per_epoch: int = 1000,
     ) -> None:
         super().__init__(seed=seed, device=device, data=data, batch_size=batch_size)
         if sign not in ("code", "paper"):
             raise ValueError(f"`sign` must be 'code' or 'paper'; found {sign!r}.")
         self.sign: Sign = sign
+        self.steps_per_epoch = steps_per_epoch
 
     def model(self) -> nn.Module:
         return Point(STARTS[self.seed % len(STARTS)]).to(self.device)
@@ -66,7 +66,7 @@ class Toy(Suite):
         return list(model.parameters())
 
     def batches(self, epoch: int) -> Sequence[Any]:  # noqa: ARG002
-        return [None] * STEPS_PER_EPOCH
+        return [None] * self.steps_per_epoch
 
     def losses(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         position = model()

@@ -1,0 +1,227 @@
+"""Carrying out a list of runs: side by side in processes of this machine, each resumable on its own."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing import get_context
+from multiprocessing.connection import Connection, wait
+from multiprocessing.context import SpawnProcess
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from typing_extensions import Self
+
+from equipoise.runs.config import RunConfig
+from equipoise.runs.store import write_error
+from equipoise.runs.train import Stopped, train
+
+#: Is told, for the run at an index of the list, what `train` notifies, and "started", "finished", "failed", "stopped".
+Watch: TypeAlias = Callable[[int, Mapping[str, Any]], None]
+
+RETRIES = 2  # how often a run is tried again whose process died
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended: with a result, or with the problem in a sentence; with neither when it was stopped."""
+
+    config: RunConfig
+    result: Mapping[str, Any] | None = None
+    problem: str | None = None
+
+
+def run_here(
+    config: RunConfig, root: Path, *, force: bool, watch: Watch, stop: Callable[[], bool], at: int = 0
+) -> Outcome:
+    """Carry out one run in this process; whatever goes wrong becomes its outcome."""
+    watch(at, {"kind": "started"})
+    try:
+        result = train(config, root, force=force, notify=lambda event: watch(at, event), stop=stop)
+    except Stopped:
+        watch(at, {"kind": "stopped"})
+        return Outcome(config)
+    except Exception as error:
+        write_error(root / config.folder, traceback.format_exc())
+        problem = f"{type(error).__name__}: {error}"
+        watch(at, {"kind": "failed", "text": problem})
+        return Outcome(config, problem=problem)
+    watch(at, {"kind": "finished", "result": dict(result)})
+    return Outcome(config, result)
+
+
+def run_local(configs: Sequence[RunConfig], root: Path, *, jobs: int, force: bool, watch: Watch) -> list[Outcome]:
+    """Carry out runs in `jobs` processes of this machine, each with its share of the threads, or a GPU of its own.
+
+    A process that dies is replaced and its run goes on from its checkpoint. Ctrl-C or SIGTERM stops every run at its
+    next step with a checkpoint; the outcomes say what was done by then.
+    """
+    if jobs < 1:
+        raise ValueError(f"`jobs` must be at least 1; found {jobs}.")
+    return _Pool(configs, root, min(jobs, max(1, len(configs))), force, watch).run()
+
+
+class StopFlag:
+    """Whether the user or the system asked to stop: the first signal asks, the second no longer waits."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._ask)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def __call__(self) -> bool:
+        return self.asked
+
+    def _ask(self, *_: object) -> None:
+        if self.asked:
+            raise KeyboardInterrupt
+        self.asked = True
+
+
+class _Worker:
+    """A process that takes one run after the other through a pipe."""
+
+    def __init__(self, number: int, jobs: int, root: Path, force: bool) -> None:
+        context = get_context("spawn")
+        self.pipe, theirs = context.Pipe()
+        threads = max(1, torch.get_num_threads() // jobs)
+        self.process: SpawnProcess = context.Process(
+            target=_work, args=(theirs, number, threads, root, force, os.getpid()), daemon=True
+        )
+        self.process.start()
+        theirs.close()
+        self.at: int | None = None  # which run it is at
+
+
+class _Pool:
+    def __init__(self, configs: Sequence[RunConfig], root: Path, jobs: int, force: bool, watch: Watch) -> None:
+        self.configs, self.root, self.jobs, self.force, self.watch = configs, root, jobs, force, watch
+        self.queue = deque(range(len(configs)))
+        self.outcomes = [Outcome(config) for config in configs]
+        self.deaths = [0] * len(configs)
+        self.workers: dict[int, _Worker] = {}
+
+    def run(self) -> list[Outcome]:
+        with StopFlag() as stop:
+            told = False
+            try:
+                for number in range(self.jobs):
+                    self._give(number)
+                while any(worker.at is not None for worker in self.workers.values()):
+                    if stop() and not told:
+                        told = True
+                        self.queue.clear()
+                        for worker in self.workers.values():
+                            _signal(worker.process)
+                    self._listen()
+            finally:
+                self._close()
+        return self.outcomes
+
+    def _give(self, number: int) -> None:
+        """Hand the next run to a worker, started now if it is not there."""
+        if not self.queue:
+            return
+        if number not in self.workers:
+            self.workers[number] = _Worker(number, self.jobs, self.root, self.force)
+        worker = self.workers[number]
+        worker.at = self.queue.popleft()
+        worker.pipe.send((worker.at, self.configs[worker.at]))
+
+    def _listen(self) -> None:
+        busy = {worker.pipe: number for number, worker in self.workers.items() if worker.at is not None}
+        for pipe in wait(list(busy), timeout=0.2):
+            number = busy[pipe]  # type: ignore[index]
+            try:
+                message = self.workers[number].pipe.recv()
+            except (EOFError, ConnectionResetError):
+                self._died(number)
+                continue
+            if isinstance(message, Outcome):
+                at = self.workers[number].at
+                assert at is not None
+                self.outcomes[at] = message
+                self.workers[number].at = None
+                self._give(number)
+            else:
+                self.watch(*message)
+
+    def _died(self, number: int) -> None:
+        """Replace a worker whose process is gone; its run is tried again, a few times."""
+        worker = self.workers.pop(number)
+        worker.process.join()
+        at = worker.at
+        assert at is not None
+        self.deaths[at] += 1
+        how = f"its process ended with exit code {worker.process.exitcode}"
+        if self.deaths[at] <= RETRIES:
+            self.watch(at, {"kind": "note", "text": f"{how}: going on from its last checkpoint"})
+            self.queue.appendleft(at)
+        else:
+            self.outcomes[at] = Outcome(self.configs[at], problem=f"{how}, {self.deaths[at]} times")
+            self.watch(at, {"kind": "failed", "text": self.outcomes[at].problem})
+        self._give(number)
+
+    def _close(self) -> None:
+        for worker in self.workers.values():
+            worker.pipe.close()
+            if worker.at is not None:  # we are leaving in a hurry
+                worker.process.kill()
+            worker.process.join()
+
+
+def _signal(process: SpawnProcess) -> None:
+    if process.is_alive():
+        process.terminate()
+
+
+def _work(pipe: Connection, number: int, threads: int, root: Path, force: bool, parent: int) -> None:
+    """The life of a worker process."""
+    torch.set_num_threads(threads)
+    _take_gpu(number)
+    asked = False
+
+    def ask(*_: object) -> None:
+        nonlocal asked
+        asked = True
+
+    signal.signal(signal.SIGINT, ask)
+    signal.signal(signal.SIGTERM, ask)
+
+    def stop() -> bool:
+        return asked or os.getppid() != parent  # nobody is there to hear us
+
+    def tell(at: int, event: Mapping[str, Any]) -> None:
+        with suppress(BrokenPipeError, ConnectionResetError):  # then stop() will say so
+            pipe.send((at, event))
+
+    try:
+        while not stop():
+            at, config = pipe.recv()
+            torch.set_num_threads(threads)  # a resumed run may have taken its own number
+            pipe.send(run_here(config, root, force=force, watch=tell, stop=stop, at=at))
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        sys.exit()
+
+
+def _take_gpu(number: int) -> None:
+    """One GPU a worker, in turns, where there are several."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    gpus = visible.split(",") if visible else [str(gpu) for gpu in range(torch.cuda.device_count())]
+    if len(gpus) > 1:
+        os.environ["CUDA_VISIBLE_DEVICES"] = gpus[number % len(gpus)]
