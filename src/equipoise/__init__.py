@@ -12,6 +12,7 @@ from equipoise.gradient.moco import MoCo
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.router import FeatureRouter
 from equipoise.ldc.single_loop import LDC
+from equipoise.metrics.delta_m import delta_m, mean_rank
 from equipoise.registry import make, methods
 from equipoise.weighting.dwa import DWA
 from equipoise.weighting.famo import FAMO
@@ -45,6 +46,8 @@ __all__ = [
     "GradDrop",
     "GradNorm",
     "MoCo",
+    "delta_m",
     "make",
+    "mean_rank",
     "methods",
 ]
