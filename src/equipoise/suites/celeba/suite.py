@@ -86,7 +86,8 @@ class CelebA(Suite):
         return list(model.get_submodule("trunk").parameters())
 
     def batches(self, epoch: int) -> Batches[FaceBatch]:
-        return Batches(shuffled(self._part("train"), self.seed, epoch), self.batch_size, self._batch, whole=True)
+        order = self.rows.place(shuffled(self._part("train"), self.seed, epoch))
+        return Batches(order, self.batch_size, self._batch, whole=True)
 
     def losses(self, model: nn.Module, batch: Any) -> tuple[Tensor, Tensor]:
         logits, features = model(batch.images.float() / 255)
@@ -98,7 +99,7 @@ class CelebA(Suite):
         scores = AttributeF1(len(self.tasks)).to(self.device)
         was_training = model.training
         model.eval()
-        for images, attributes in Batches(self._part(part), _TEST_BATCH, self._batch, whole=False):
+        for images, attributes in Batches(self.rows.place(self._part(part)), _TEST_BATCH, self._batch, whole=False):
             scores.update(model(images.float() / 255)[0], attributes)
         model.train(was_training)
         return dict(zip(self.tasks, scores.compute().tolist(), strict=True))

@@ -31,10 +31,12 @@ class Rows:
         if self.resident:
             self.tensors = {name: tensor.to(device) for name, tensor in self.tensors.items()}
 
+    def place(self, order: Tensor) -> Tensor:
+        """An epoch's order where the rows are, so that it is sent once and not a batch at a time."""
+        return order.to(self.device) if self.resident else order
+
     def take(self, index: Tensor) -> dict[str, Tensor]:
-        """The rows at `index` (on the CPU), on the device."""
-        if self.resident:
-            index = index.to(self.device, non_blocking=True)
+        """The rows at `index`, which lies where `place` puts it; the rows are on the device."""
         found = {name: tensor.index_select(0, index) for name, tensor in self.tensors.items()}
         if self.resident or self.device.type == "cpu":
             return found

@@ -1,4 +1,4 @@
-"""SegNet and SegNet with task attention (MTAN), from one convolution block, one backbone and one attention gate."""
+"""SegNet, plain and with task attention (MTAN), from one convolution block, one backbone and one attention gate."""
 
 from __future__ import annotations
 
@@ -98,24 +98,16 @@ class Backbone(nn.Module):
         return down, up[::-1]
 
 
-class SegNet(nn.Module):
-    """One encoder and decoder for all tasks, a head each. Returns the predictions and the features they share.
+class Plain(nn.Module):
+    """The trunk of SegNet: what the decoder ends with, for every task."""
 
-    >>> net = SegNet((7, 1))
-    >>> predictions, features = net(torch.zeros(2, 3, 32, 32))
-    >>> [tuple(p.shape) for p in predictions], tuple(features.shape)
-    ([(2, 7, 32, 32), (2, 1, 32, 32)], (2, 64, 32, 32))
-    """
-
-    def __init__(self, channels: Sequence[int]) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.backbone = Backbone()
-        self.heads = nn.ModuleList(Head(count) for count in channels)
-        _initialise(self)
 
-    def forward(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
-        features = self.backbone(images)[1][0].exit
-        return [head(features) for head in self.heads], features
+    def forward(self, images: Tensor) -> Tensor:
+        features: Tensor = self.backbone(images)[1][0].exit
+        return features
 
 
 class TaskAttention(nn.Module):
@@ -139,30 +131,48 @@ class TaskAttention(nn.Module):
         return passed
 
 
-class SegNetMTAN(nn.Module):
-    """SegNet whose features each task picks from by attention (MTAN), a head each.
+class Attended(nn.Module):
+    """The trunk of MTAN: the backbone, and each task's way through it; the tasks' features side by side."""
 
-    Returns the predictions and the tasks' last features side by side [B, 64 K, H, W]. Those are NOT shared: task k
-    reads channels 64 k to 64 k + 63 alone, so gradient methods need the shared parameters here.
-
-    >>> sum(p.numel() for p in SegNetMTAN((13, 1, 3)).parameters())
-    44229073
-    """
-
-    def __init__(self, channels: Sequence[int]) -> None:
+    def __init__(self, num_tasks: int) -> None:
         super().__init__()
         self.backbone = Backbone()
         above = (*WIDTHS[1:], WIDTHS[-1])
         self.down_step = nn.ModuleList(conv_block(WIDTHS[i], above[i]) for i in _LEVELS)
         self.up_step = nn.ModuleList(conv_block(WIDTHS[i], below(i)) for i in _LEVELS)
-        self.attention = nn.ModuleList(TaskAttention() for _ in channels)
+        self.attention = nn.ModuleList(TaskAttention() for _ in range(num_tasks))
+
+    def forward(self, images: Tensor) -> Tensor:
+        down, up = self.backbone(images)
+        return torch.cat([task(self.down_step, self.up_step, down, up) for task in self.attention], dim=1)
+
+
+class SegNet(nn.Module):
+    """SegNet, plain or with task attention (MTAN): the tasks' predictions, and the features they are read off.
+
+    channels: of each task's prediction.
+    attention: each task picks its own features, [B, 64 K, H, W] in all, of which task k's head reads channels 64 k
+        to 64 k + 63. They are NOT shared, so gradient methods need the shared parameters here: the trunk's. Without
+        attention every head reads the same 64.
+
+    >>> net = SegNet((7, 1), attention=False)
+    >>> predictions, features = net(torch.zeros(2, 3, 32, 32))
+    >>> [tuple(p.shape) for p in predictions], tuple(features.shape)
+    ([(2, 7, 32, 32), (2, 1, 32, 32)], (2, 64, 32, 32))
+    >>> sum(p.numel() for p in SegNet((13, 1, 3)).parameters())
+    44229073
+    """
+
+    def __init__(self, channels: Sequence[int], *, attention: bool = True) -> None:
+        super().__init__()
+        self.attention = attention
+        self.trunk = Attended(len(channels)) if attention else Plain()
         self.heads = nn.ModuleList(Head(count) for count in channels)
         _initialise(self)
 
     def forward(self, images: Tensor) -> tuple[list[Tensor], Tensor]:
-        down, up = self.backbone(images)
-        features = torch.cat([task(self.down_step, self.up_step, down, up) for task in self.attention], dim=1)
-        parts = torch.split(features, WIDTHS[0], dim=1)
+        features = self.trunk(images)
+        parts = torch.split(features, WIDTHS[0], dim=1) if self.attention else [features] * len(self.heads)
         return [head(part) for head, part in zip(self.heads, parts, strict=True)], features
 
 
