@@ -51,8 +51,8 @@ class LDC(Balancer):
     detach_features: whether the router's features are out of the graph.
 
     Weights of absent tasks are 0, their pairs are left out, and their l0 waits for them. Of several ranks, a
-    `FeatureRouter` sees the features of all; another module's weights are averaged over the ranks, and its
-    gradients must be too, as the model's are: put the balancer inside what DDP wraps.
+    `FeatureRouter` sees the features of all; another module's weights are averaged over the ranks (exact
+    where they are means over samples), and so must be its gradients: put the balancer inside what DDP wraps.
 
     >>> import torch, equipoise as eq
     >>> balancer = eq.LDC(num_tasks=3)

@@ -1,0 +1,314 @@
+"""What LDC promises beyond its formulas: invariances, absent tasks, state, compilation, cost, live gradients."""
+
+import copy
+import itertools
+
+import numpy as np
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+import equipoise as eq
+from ldc.helpers import close, make, step
+
+FORMS = {
+    "default": {},
+    "both": {"router_objective": "both"},
+    "qm9": {"router": "sigmoid", "router_objective": "both", "normalize": "log"},
+    "celeba": {"router": "sigmoid-free", "router_objective": "both", "normalize": None},
+    "nyuv2-code": {
+        "router": "softmax-clamped",
+        "router_objective": "both",
+        "normalize": "ratio",
+        "divide": "attached",
+    },
+    "no-router": {"router": None, "tau": "ones"},
+    "shuffle": {"pairs": "shuffle"},
+    "all": {"pairs": "all", "floor": 0.1},
+    "all-smooth": {"pairs": "all", "smooth": 0.01, "tau": "ones", "router_objective": "both", "penalty": 2.0},
+    "listed": {"pairs": [(0, 2), (1, 0)], "normalize": (1.0, 2.0, 3.0), "min_losses": (0.0, -1.0, 0.1)},
+}
+every_form = pytest.mark.parametrize("form", FORMS)
+
+
+def losses_at(t, scales=(1.0, 10.0, 100.0)):
+    rng = np.random.default_rng(t)
+    return np.asarray(scales) * np.exp(0.3 * rng.normal(size=len(scales)))
+
+
+def train(balancer, losses, steps, lr=0.01):
+    optimizer = torch.optim.Adam(balancer.parameters(), lr=lr)
+    for t in range(steps):
+        _, dl, dw = step(balancer, losses(t))
+        optimizer.step()
+    return dl, dw
+
+
+def test_defaults_are_the_documented_ones():
+    spelled = eq.LDC(
+        3,
+        router="softmax",
+        router_objective="upper",
+        tau="weights",
+        normalize="rescale",
+        discrepancy=0.1,
+        pairs="chain",
+        smooth=0.0,
+        floor=0.0,
+        min_losses=None,
+        divide=None,
+        detach_features=True,
+    )
+    plain = eq.LDC(3)
+    for t in range(3):
+        for found, expected in zip(step(spelled, losses_at(t)), step(plain, losses_at(t)), strict=True):
+            assert np.array_equal(found, expected)
+
+
+def test_default_router_stays_alive():
+    """2,000 steps on losses 1:10:100: every logit still has a gradient, and no weight has collapsed."""
+    balancer = eq.LDC(3)
+    _, dw = train(balancer, losses_at, 2000)
+    assert np.abs(dw).min() > 1e-3
+    assert balancer.weights.min() > 0.1
+
+
+def test_default_update_ignores_units_of_losses():
+    """One loss a thousand times larger from the first step on: the model's and the router's updates stay."""
+    plain, scaled = make(3), make(3)
+    factors = np.array([1.0, 1000.0, 1.0])
+    optimizers = [torch.optim.Adam(b.parameters(), lr=0.01) for b in (plain, scaled)]
+    for t in range(50):
+        total, dl, dw = step(plain, losses_at(t))
+        other, dl_scaled, dw_scaled = step(scaled, losses_at(t) * factors)
+        close(other, total, 1e-12)
+        close(dl_scaled * factors, dl, 1e-12)
+        close(dw_scaled, dw, 1e-12)
+        for optimizer in optimizers:
+            optimizer.step()
+
+
+@pytest.mark.parametrize("k", [3, 11])
+def test_upper_evens_the_weighted_losses_out_and_both_starves_the_largest(k):
+    """Losses spread 1:100, the router alone trained: the paper's aim p_1 l_1 = ... = p_K l_K, reached by "upper"."""
+    losses = np.logspace(0, 2, k)
+    spread, weights = {}, {}
+    for router_objective in ("upper", "both"):
+        balancer = eq.LDC(k, router_objective=router_objective, normalize=None)
+        train(balancer, lambda t: losses, 2000)
+        weights[router_objective] = balancer.weights.numpy()
+        weighted = weights[router_objective] * losses
+        spread[router_objective] = weighted.max() / weighted.min()
+    assert spread["upper"] < 1.01
+    assert spread["both"] > 20 if k == 3 else spread["both"] > 1000
+    assert weights["both"].argmax() == 0 and weights["both"].max() > 0.95
+    assert weights["upper"].min() > 3e-3
+
+
+def test_published_qm9_router_dies_on_positive_losses():
+    """sigmoid(relu(w)) descending g of positive losses: every logit below 0, no gradient, for good."""
+    balancer = eq.LDC(3, router="sigmoid", router_objective="both", normalize=None)
+    _, dw = train(balancer, lambda t: losses_at(t, (1.0, 1.0, 1.0)), 400, lr=0.005)
+    assert (balancer.router.logits < 0).all() and np.all(dw == 0)
+    close(balancer.weights, [0.5] * 3)
+
+
+@every_form
+def test_one_task(form):
+    options = {k: v for k, v in FORMS[form].items() if k not in ("pairs", "normalize", "min_losses")}
+    balancer = make(1, **options)
+    for loss in (2.0, 1.0):
+        total, dl, dw = step(balancer, [loss])
+        assert np.isfinite(total) and np.isfinite(dw).all() and dl[0] > 0
+
+
+def test_first_losses_wait_for_absent_tasks():
+    balancer = make(3)
+    step(balancer, [2.0, 5.0, 7.0], present=[True, False, True])
+    assert balancer.first_losses.tolist() == [2.0, 0.0, 7.0]
+    step(balancer, [3.0, 9.0, 8.0])
+    assert balancer.first_losses.tolist() == [2.0, 9.0, 7.0]
+
+
+def test_first_losses_of_an_epoch_wait_for_absent_tasks():
+    balancer = make(2, normalize="log")
+    step(balancer, [2.0, 5.0])
+    balancer.start_epoch()
+    step(balancer, [3.0, 6.0], present=[True, False])
+    assert balancer.first_losses.tolist() == [3.0, 0.0]
+    step(balancer, [4.0, 8.0])
+    assert balancer.first_losses.tolist() == [3.0, 8.0]
+
+
+def test_evaluation_latches_nothing():
+    balancer = make(2).eval()
+    step(balancer, [2.0, 5.0])
+    assert balancer.first_losses.tolist() == [0.0, 0.0]
+
+
+def test_min_losses_are_subtracted_first():
+    low = np.array([-3.0, 1.0, 0.5])
+    shifted, plain = make(3, min_losses=low), make(3)
+    for t in range(3):
+        losses = losses_at(t)
+        for found, expected in zip(step(shifted, losses + low), step(plain, losses), strict=True):
+            close(found, expected, 1e-12)
+
+
+def test_weights_are_the_routers():
+    balancer = make(3, [0.5, 1.0, -2.0], router="sigmoid-free", divide="detached")
+    step(balancer, [1.0, 2.0, 3.0])
+    close(balancer.weights, 1 / (1 + np.exp([-0.5, -1.0, 2.0])), 1e-12)
+
+
+def test_floor_holds():
+    balancer = make(4, [30.0, 0.0, 0.0, 0.0], floor=0.2)
+    step(balancer, [1.0] * 4)
+    close(balancer.weights, [0.85, 0.05, 0.05, 0.05], 1e-9)
+    step(balancer, [1.0] * 4, present=[True, True, False, False])
+    close(balancer.weights, [0.9, 0.1, 0, 0], 1e-9)
+
+
+def test_shuffle_draws_a_new_order_each_step_and_resumes():
+    losses = np.array([1.0, 5.0, 2.0, 9.0, 4.0])
+    balancer = make(5, pairs="shuffle", normalize=None)
+    twin = make(5, pairs="shuffle", normalize=None)
+    twin.load_state_dict(balancer.state_dict())
+    totals = [step(balancer, losses)[0] for _ in range(20)]
+    assert len(set(totals)) > 5
+    assert totals == [step(twin, losses)[0] for _ in range(20)]
+    mean = losses.mean()  # the weights are 1 / 5
+    chains = {mean + 0.1 * np.abs(np.diff(p)).sum() / 5 for p in itertools.permutations(losses)}
+    assert all(min(abs(total - chain) for chain in chains) < 1e-9 for total in totals)
+
+
+DECLARED = [  # options, scale-invariant, permutation-equivariant, for three tasks
+    ({}, True, False),
+    ({"pairs": "all"}, True, True),
+    ({"pairs": "all", "normalize": "log"}, True, True),
+    ({"pairs": "all", "normalize": "ratio"}, False, True),
+    ({"pairs": "all", "normalize": None}, False, True),
+    ({"pairs": "all", "normalize": (2.0, 2.0, 2.0)}, False, True),
+    ({"pairs": "all", "normalize": (2.0, 2.0, 3.0)}, False, False),
+    ({"pairs": "all", "min_losses": (0.1, 0.1, 0.1)}, False, True),
+    ({"pairs": "all", "tau": (1.0, 1.0, 2.0), "router_objective": "both"}, True, False),
+    ({"pairs": "all", "router": "sigmoid"}, True, False),
+    ({"pairs": "all", "router": "sigmoid-free"}, True, True),
+    ({"pairs": "all", "router": "softmax-clamped"}, True, True),
+    ({"pairs": "all", "router": None}, True, True),
+    ({"pairs": "shuffle"}, True, False),
+    ({"pairs": [(0, 1), (2, 0), (1, 2)]}, True, True),
+    ({"pairs": [(0, 1), (2, 0), (1, 2), (0, 1)]}, True, False),
+    ({"pairs": [(0, 1), (0, 2)]}, True, False),
+    ({"pairs": []}, True, True),
+    ({"discrepancy": 0.0, "router_objective": "both"}, True, True),
+]
+
+
+@pytest.mark.parametrize(("options", "scale", "permutation"), DECLARED, ids=[str(o) for o, *_ in DECLARED])
+def test_declarations_hold_exactly(options, scale, permutation):
+    torch.manual_seed(0)
+    balancer = make(3, **options)
+    assert (balancer.scale_invariant, balancer.permutation_equivariant) == (scale, permutation)
+    factors, order = np.array([8.0, 0.25, 3.0]), np.array([1, 2, 0])
+    twins = [copy.deepcopy(balancer) for _ in range(3)]
+    optimizers = [torch.optim.Adam(b.parameters(), lr=0.05) for b in twins if list(b.parameters())]
+    same_scale = same_order = True
+    for t in range(4):
+        _, dl, _ = step(twins[0], losses_at(t))
+        _, scaled, _ = step(twins[1], losses_at(t) * factors)
+        _, moved, _ = step(twins[2], losses_at(t)[order])
+        same_scale &= np.allclose(scaled * factors, dl, rtol=1e-9)
+        same_order &= np.allclose(moved, dl[order], rtol=1e-9)
+        same_order &= np.allclose(twins[2].weights, twins[0].weights[order], rtol=1e-9)
+        for optimizer in optimizers:
+            optimizer.step()
+    assert (same_scale, same_order) == (scale, permutation)
+
+
+@pytest.mark.parametrize("pairs", ["chain", "shuffle", "all", [(0, 1)]])
+def test_two_tasks_have_no_order(pairs):
+    assert eq.LDC(2, pairs=pairs).permutation_equivariant
+
+
+@every_form
+def test_compiles_whole_and_once(form):
+    """One graph, absent tasks given by a mask, the numbers of eager."""
+    torch._dynamo.reset()
+    balancer = make(3, **FORMS[form])
+    twin = copy.deepcopy(balancer)
+    run = torch.compile(lambda losses, here: balancer(losses, present=here), fullgraph=True, backend="aot_eager")
+    masks = [[True, True, True], [True, False, True], [True, True, True], [False, True, False]]
+    try:
+        for t, mask in enumerate(masks):
+            leaf, other = (torch.tensor(losses_at(t), requires_grad=True) for _ in range(2))
+            if t == 2:
+                balancer.start_epoch(), twin.start_epoch()
+            scalar, expected = run(leaf, torch.tensor(mask)), twin(other, present=torch.tensor(mask))
+            scalar.backward(), expected.backward()
+            close(scalar.item(), expected.item(), 1e-12)
+            close(leaf.grad, other.grad, 1e-12)
+            torch.compiler.set_stance("fail_on_recompile")
+    finally:
+        torch.compiler.set_stance("default")
+    for name, value in twin.state_dict().items():
+        close(balancer.state_dict()[name].double(), value.double(), 1e-12)
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+@every_form
+@pytest.mark.parametrize("masked", [False, True])
+def test_operators_do_not_grow_with_tasks(form, masked):
+    counts = []
+    for k in (3, 60):
+        options = dict(FORMS[form])
+        for name in ("normalize", "min_losses"):
+            if isinstance(options.get(name), tuple):
+                options[name] = options[name] * (k // 3)
+        balancer = make(k, **options)
+        losses = torch.tensor(losses_at(0, [1.0] * k), requires_grad=True)
+        mask = {"present": torch.arange(k) % 3 != 1} if masked else {}
+        with Operators() as operators:
+            balancer(losses, **mask).backward()
+        counts.append(operators.count)
+    assert counts[0] == counts[1]
+    assert counts[0] < (50 if form == "default" and not masked else 125)
+
+
+def test_zero_first_loss_is_latched_where_raising_would_wait():
+    """Compiled (as on a GPU) the step is dropped and kept out of the state; check() names the task."""
+    torch._dynamo.reset()
+    balancer = eq.LDC(tasks=("seg", "depth"))
+    run = torch.compile(lambda losses: balancer(losses), fullgraph=True, backend="aot_eager")
+    leaf = torch.tensor([1.0, 0.0], requires_grad=True)
+    scalar = run(leaf)
+    scalar.backward()
+    assert scalar.item() == 0 and leaf.grad.abs().max() == 0
+    assert balancer.first_losses.tolist() == [0, 0] and balancer.step == 0
+    with pytest.raises(ValueError, match="task 'depth' must be at least 1e-12 in size at first"):
+        balancer.check()
+    run(torch.tensor([1.0, 2.0], requires_grad=True))
+    run(torch.tensor([1.0, 0.0], requires_grad=True))  # zero later on is fine
+    balancer.check()
+    assert balancer.first_losses.tolist() == [1, 2]
+
+
+def test_state_is_small_and_constants_are_not_in_it():
+    assert set(eq.LDC(3, tau=(1, 2, 3), router_objective="both", min_losses=(0, 0, 0)).state_dict()) == {
+        "last_weights",
+        "step",
+        "new_epoch",
+        "first_losses",
+        "router.logits",
+    }
+    assert "first_losses" not in eq.LDC(3, normalize=None).state_dict()
+    assert "pairs.seed" in eq.LDC(3, pairs="shuffle").state_dict()
