@@ -65,15 +65,14 @@ class GO4Align(Balancer):
 def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
     """Each entry's group mean, under the split of `x` into at most `groups` groups with the least squared error.
 
-    Optimal groups are runs of the sorted entries, cut at positions 0, ..., K. The squared error is a constant less
-    the sum over runs of (sum of the centred run)^2 / length, which the best cuts maximise. Two groups cost O(K),
-    more cost O(groups K^2), in a number of operations that does not grow with K. Ties fall in one group.
+    Optimal groups are runs of the sorted entries, so the best cuts follow from the best ones of shorter prefixes.
+    Two groups cost O(K), more cost O(groups K^2), in a number of operations that does not grow with K. Ties fall in
+    one group.
     """
-    mean = x.mean() if present is None else torch.where(present, x, 0.0).sum() / present.sum()
     if groups == 1:
+        mean = x.mean() if present is None else torch.where(present, x, 0.0).sum() / present.sum()
         return mean.expand_as(x)
-    bounds = _group_bounds(x, present, mean, groups)
-    label = (x >= bounds[:, None]).sum(0)
+    label = (x >= _group_bounds(x, present, groups)[:, None]).sum(0)
     member = (label == torch.arange(groups, device=x.device)[:, None]).to(x)
     if present is not None:
         member = member * present
@@ -81,29 +80,52 @@ def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
     return means[label]
 
 
-def _group_bounds(x: Tensor, present: Tensor | None, mean: Tensor, groups: int) -> Tensor:
+def _group_bounds(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
     """The least entry of every group but the first."""
     position = torch.arange(len(x) + 1, device=x.device)
     ascending = (x if present is None else torch.where(present, x, torch.inf)).sort().values
-    centred = ascending - mean
+    distance = ascending - ascending[0]
     if present is not None:  # absent entries are last and weigh nothing
         size = present.sum()
-        centred = torch.where(position[:-1] < size, centred, 0.0)
+        distance = torch.where(position[:-1] < size, distance, 0.0)
         position = torch.minimum(position, size)
-    centred = centred / centred.abs().amax().clamp(min=torch.finfo(x.dtype).tiny)  # squares stay in range
-    total = torch.cat([centred.new_zeros(1), centred.cumsum(0)])
-    best = total.square() / position.clamp(min=1)  # of one group up to each position
+    distance = distance / distance.amax().clamp(min=torch.finfo(x.dtype).tiny)  # squares stay in range
     cut_before = []
-    if groups > 2:
-        length = position - position[:, None]
-        run = (total - total[:, None]).square() / length.clamp(min=1)
-        run = torch.where(length < 0, -torch.inf, run)
+    if groups == 2:
+        head, tail = _two_run_errors(distance, position)
+    else:
+        error = _run_errors(distance, position)
+        head, tail = error[0], error[:, -1]
         for _ in range(groups - 2):
-            best, cut = (best[:, None] + run).max(0)
+            head, cut = (head[:, None] + error).min(0)
             cut_before.append(cut)
-    cut = (best + (total[-1] - total).square() / (position[-1] - position).clamp(min=1)).argmax(0, keepdim=True)
+    cut = (head + tail).argmin(0, keepdim=True)
     cuts = [cut]
     for before in reversed(cut_before):
         cut = before[cut]
         cuts.append(cut)
     return torch.cat([ascending, ascending.new_full((1,), torch.inf)])[torch.cat(cuts)]
+
+
+def _two_run_errors(x: Tensor, position: Tensor) -> tuple[Tensor, Tensor]:
+    """The squared errors of the runs up to each position and from it, less what all cuts have in common."""
+    centred = (x - x.sum() / position[-1]) * position.diff()
+    total = torch.cat([x.new_zeros(1), centred.cumsum(0)])
+    head = total.square() / position.clamp(min=1)
+    tail = (total[-1] - total).square() / (position[-1] - position).clamp(min=1)
+    return -head, -tail
+
+
+def _run_errors(x: Tensor, position: Tensor) -> Tensor:
+    """The squared error of the run between any two positions, infinite backwards.
+
+    It is the sum of the squared differences of the run's pairs over its length: sums of positive terms only, so
+    that groups of small entries are told apart beside large ones.
+    """
+    inside = position.diff()
+    pairs = ((x - x[:, None]).square() * inside * inside[:, None]).triu()
+    run = pairs.flip(0).cumsum(0).flip(0).cumsum(1)
+    error = torch.nn.functional.pad(run, (1, 0, 0, 1))  # [start, end]: entries start, ..., end - 1
+    length = position - position[:, None]
+    index = torch.arange(len(position), device=x.device)
+    return torch.where(index < index[:, None], torch.inf, error / length.clamp(min=1))
