@@ -67,7 +67,7 @@ def read(
         given = in_order = _in_order(losses, tasks, named)
         values, absent = _stack(in_order, tasks)
         if absent:
-            mask = torch.tensor([loss is not None for loss in in_order], device=values.device)
+            mask = _flags([loss is not None for loss in in_order], values.device)
     if present is not None:
         asked = _mask(present, len(tasks), values.device)
         mask = asked if mask is None else asked & mask
@@ -150,8 +150,18 @@ def _explain(loss: Any, name: str) -> NoReturn:
     )
 
 
+def _flags(flags: Sequence[bool], device: torch.device) -> Tensor:
+    """Booleans on the device without a copy from the host, which a GPU would wait for."""
+    yes = torch.ones((), dtype=torch.bool, device=device)
+    no = torch.zeros((), dtype=torch.bool, device=device)
+    return torch.stack([yes if flag else no for flag in flags])
+
+
 def _mask(present: Tensor | Sequence[bool], num_tasks: int, device: torch.device) -> Tensor:
-    mask = torch.as_tensor(present, device=device)
+    if not isinstance(present, Tensor) and all(isinstance(flag, bool) for flag in present) and len(present):
+        mask = _flags(present, device)
+    else:
+        mask = torch.as_tensor(present, device=device)
     if mask.dtype != torch.bool or mask.shape != (num_tasks,):
         raise ValueError(
             f"`present` must be {num_tasks} booleans, one a task; found {mask.dtype} of shape {list(mask.shape)}."
