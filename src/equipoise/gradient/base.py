@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, Literal, NamedTuple
 
 import torch
@@ -106,16 +107,12 @@ class GradientBalancer(Balancer):
         """The coefficients of the shared gradients, from their Gram matrix."""
         raise NotImplementedError
 
-    def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:  # noqa: ARG002 (for those who override it)
-        """What reaches the shared tensors, from the rows themselves; methods with `needs_rows` override it.
+    def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:
+        """What reaches the shared tensors, from the rows themselves: for methods with `needs_rows`.
 
         rows: the Jacobian, one row a task, zeros for an absent one; valid during this call only.
         """
-        combination = self.combine(game)
-        weights = torch.where(game.active, combination.shared.double(), 0.0)
-        if combination.max_norm is not None:
-            weights = weights * _clip(game.gram, weights, combination.max_norm)
-        return Update(weights.to(rows.dtype) @ rows, weights, combination.heads)
+        raise NotImplementedError
 
     # The machinery.
 
@@ -126,9 +123,13 @@ class GradientBalancer(Balancer):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
-        tasks = TaskGradients(batch, shared, self.gradient_scale, self.process_group)
-        rows = tasks.rows(self._memory(shared))
-        gram = tasks.gram(rows)
+        tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self.process_group, whole=self.needs_rows)
+        rows: Tensor | None = None
+        if self.low_memory and shared.local == 0:
+            gram = tasks.streamed(partial(self._memory, shared))
+        else:
+            rows = tasks.rows(self._memory(shared, tasks.width), tasks.parts)
+            gram = tasks.gram(rows, tasks.parts)
         ok = self._finite(gram, batch, tasks.half)
         if ok is not None:
             if self.on_nonfinite == "skip" and not ok.is_cuda:
@@ -136,13 +137,19 @@ class GradientBalancer(Balancer):
             gram = torch.where(ok, gram, torch.eye(self.num_tasks, dtype=gram.dtype, device=gram.device))
         self._ok = ok
         game = _play(gram, batch if ok is None else batch._replace(ok=ok))
-        update = self.update(rows, shared, game)
+        if self.needs_rows and rows is not None:
+            update = self.update(rows, shared, game)
+            own_weights, weights, gradients = update.heads, update.weights, shared.split(update.direction)
+        else:
+            combination = self.combine(game)
+            own_weights, weights = combination.heads, _applied(game, combination)
+            gradients = tasks.weighted(weights, shared.tensors) if rows is None else tasks.combined(weights, rows)
         weighted = self.heads == "weighted"
-        heads = update.heads.double() if weighted else torch.ones_like(game.losses)
+        heads = own_weights.double() if weighted else torch.ones_like(game.losses)
         heads = batch.only(torch.where(game.active, heads, 1.0))
-        leaves, gradients = tasks.heads(heads, not weighted)
+        leaves, of_leaves = tasks.heads(heads, plain=not weighted)
         value = torch.dot(heads, game.losses).to(batch.losses.dtype)
-        gradients = [*shared.split(update.direction), *gradients]
+        gradients = [*gradients, *of_leaves]
         # Bad losses, where they could not raise, reach nothing. Bad gradients of good losses go on, so that a
         # GradScaler sees them, unless they are to be skipped.
         keep = ok if self.on_nonfinite == "skip" else batch.ok
@@ -151,16 +158,16 @@ class GradientBalancer(Balancer):
             value = torch.where(keep, value, 0.0)
         with torch.enable_grad():
             scalar = carry(value, [*shared.tensors, *leaves], gradients)
-        return scalar, update.weights
+        return scalar, weights
 
-    def _memory(self, shared: Shared) -> Tensor:
+    def _memory(self, shared: Shared, width: int) -> Tensor:
         """Room for the Jacobian: one block, kept for the next step."""
-        size, device = self.num_tasks * shared.width, shared.tensors[0].device
+        size, device = self.num_tasks * width, shared.tensors[0].device
         rows = self._rows
         if rows is None or rows.numel() < size or rows.dtype != shared.dtype or rows.device != device:
             self._rows = None  # let go before asking for more
             self._rows = rows = torch.empty(size, dtype=shared.dtype, device=device)
-        return rows[:size].view(self.num_tasks, shared.width)
+        return rows[:size].view(self.num_tasks, width)
 
     def _finite(self, gram: Tensor, batch: Batch, half: bool) -> Tensor | None:
         """Whether all task gradients are finite, None where that is known; moves the scale of float16 gradients."""
@@ -191,7 +198,10 @@ def _play(gram: Tensor, batch: Batch) -> Game:
     return Game(gram, batch.values.double(), active, batch)
 
 
-def _clip(gram: Tensor, weights: Tensor, max_norm: float) -> Tensor:
-    """The factor that brings J^T weights to the norm, as torch.nn.utils.clip_grad_norm_ does."""
-    norm = (weights @ gram @ weights).clamp(min=0.0).sqrt()
-    return (max_norm / (norm + 1e-6)).clamp(max=1.0)
+def _applied(game: Game, combination: Combination) -> Tensor:
+    """The coefficients for the tasks in the game, clipped as torch.nn.utils.clip_grad_norm_ does."""
+    weights = torch.where(game.active, combination.shared.double(), 0.0)
+    if combination.max_norm is None:
+        return weights
+    norm = (weights @ game.gram @ weights).clamp(min=0.0).sqrt()
+    return weights * (combination.max_norm / (norm + 1e-6)).clamp(max=1.0)

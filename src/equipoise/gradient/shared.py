@@ -97,57 +97,69 @@ def find_roots(given: tuple[Tensor | None, ...] | Tensor) -> list[Root | None]:
     return [Root(given, k, like) for k in range(len(like))]
 
 
-class Leaves(NamedTuple):
-    """The leaves below each loss that are not shared: those of one task alone, and those of several."""
+class Walk(NamedTuple):
+    """What lies between the losses and the shared tensors.
+
+    own: the leaves below each loss alone; common: those below several; neither holds shared tensors.
+    nodes: every node between. half: float16 was met.
+    """
 
     own: list[list[Tensor]]
     common: list[Tensor]
-    half: bool  # float16 was met on the way
+    nodes: list[Any]
+    half: bool
 
 
 _COMMON = -1
 
 
-def find_leaves(starts: Sequence[Root | None], shared: Shared) -> Leaves:
-    """Walk down from each loss to the shared tensors; every node is visited at most twice for all tasks together."""
-    stop = {(edge.node, edge.output_nr) for edge in shared.edges}
+def walk(roots: Sequence[Root | None], shared: Shared) -> Walk:
+    """Go down from each loss to the shared tensors; for all tasks together, a node is visited at most twice."""
+    stop: dict[Any, set[int]] = {}
+    for edge in shared.edges:
+        stop.setdefault(edge.node, set()).add(edge.output_nr)
     owner: dict[Any, int] = {}
-    leaves: list[Any] = []
+    met: list[Any] = []  # edges where two tasks met
+    for task, root in enumerate(roots):
+        if root is not None:
+            edge = root.edge
+            start = (edge.node, edge.output_nr)
+            if root.entry is None:
+                _claim([start], task, owner, stop, met)
+            else:
+                met.append(start)
+    _claim(met, _COMMON, owner, stop, met)
+    own: list[list[Tensor]] = [[] for _ in roots]
+    common: list[Tensor] = []
     half = any(tensor.dtype == torch.float16 for tensor in shared.tensors)
-    for task, root in enumerate(starts):
-        if root is None:
+    half = half or any(root is not None and root.like.dtype == torch.float16 for root in roots)
+    for node, task in owner.items():
+        kind = type(node)
+        if kind is _Leaf:
+            (common if task == _COMMON else own[task]).append(node.variable)
+        elif kind is _Cast:
+            half = half or node._input_metadata[0].dtype == torch.float16
+        elif kind.__name__ == "_DDPSinkBackward":
+            _refuse_static_graph(node)
+    return Walk(own, common, list(owner), half)
+
+
+def _claim(pending: list[Any], task: int, owner: dict[Any, int], stop: dict[Any, set[int]], met: list[Any]) -> None:
+    """Mark what lies below `pending`; what another task has marked is put aside, or taken over by _COMMON."""
+    while pending:
+        edge = pending.pop()
+        node = edge[0]
+        if node is None or (node in stop and edge[1] in stop[node]):
             continue
-        half = half or root.like.dtype == torch.float16
-        edge = root.edge
-        pending: list[tuple[Any, int, int]] = [(edge.node, edge.output_nr, task if root.entry is None else _COMMON)]
-        while pending:
-            node, output, mark = pending.pop()
-            if node is None or (node, output) in stop:
+        known = owner.get(node)
+        if known is not None:
+            if known == task:
                 continue
-            known = owner.get(node)
-            if known is not None:
-                if known in (mark, _COMMON):
-                    continue
-                mark = _COMMON
-            owner[node] = mark
-            kind = type(node)
-            if kind is _Leaf:
-                if known is None:
-                    leaves.append(node)
+            if task != _COMMON:
+                met.append(edge)
                 continue
-            if kind is _Cast:
-                half = half or node._input_metadata[0].dtype == torch.float16
-            elif kind.__name__ == "_DDPSinkBackward":
-                _refuse_static_graph(node)
-            pending.extend((child, index, mark) for child, index in node.next_functions)
-    own: list[list[Tensor]] = [[] for _ in starts]
-    common = []
-    for node in leaves:
-        if owner[node] == _COMMON:
-            common.append(node.variable)
-        else:
-            own[owner[node]].append(node.variable)
-    return Leaves(own, common, half)
+        owner[node] = task
+        pending += node.next_functions
 
 
 def _refuse_static_graph(sink: Any) -> None:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.autograd.graph import GradientEdge
 
 from equipoise.distributed import world_size
-from equipoise.gradient.shared import Leaves, Shared, find_leaves, find_roots
+from equipoise.gradient.linear import Linear, find_linear
+from equipoise.gradient.shared import Shared, find_roots, walk
 from equipoise.losses import Batch
 
 _COLUMNS = 16384  # columns of the rows multiplied at once, so that float32 sums stay short
+_PASSES = 3  # of the backward with low memory: a third of the columns at a time
+
+
+class Part(NamedTuple):
+    """A stretch of a row: the gradient of one shared tensor, or of the output of a linear layer in its place."""
+
+    tensor: int
+    source: Tensor | GradientEdge
+    width: int
+    linear: Linear | None
 
 
 class TaskGradients:
@@ -21,15 +33,19 @@ class TaskGradients:
 
     Under float16 they are taken at `scale` and divided by it in float32. On several ranks each counts by the
     task's factor, as in the joined loss.
+
+    whole: rows hold the shared tensors' gradients and nothing in their place.
     """
 
-    def __init__(self, batch: Batch, shared: Shared, scale: Tensor, group: dist.ProcessGroup | None) -> None:
+    def __init__(
+        self, batch: Batch, shared: Shared, scale: Tensor, group: dist.ProcessGroup | None, *, whole: bool
+    ) -> None:
         self.shared = shared
         self.group = group
         self.ranks = world_size(group)
         self.roots = find_roots(batch.given)
-        self.leaves: Leaves = find_leaves(self.roots, shared)
-        self.half = self.leaves.half or _half_autocast(batch.losses.device)
+        self.walk = walk(self.roots, shared)
+        self.half = self.walk.half or _half_autocast(batch.losses.device)
         self.scale = scale
         mask = batch.present if batch.factor is None else batch.factor > 0
         self.mask = mask if mask is not None and mask.is_cuda else None  # where asking would cost a sync
@@ -37,57 +53,123 @@ class TaskGradients:
         self.live = [root is not None and here for root, here in zip(self.roots, asked, strict=True)]
         one = scale if self.half else torch.ones_like(scale)
         self.sizes = one.expand(len(self.roots)) if batch.factor is None else one * batch.factor
-        self.own: list[list[Tensor]] = [[] for _ in self.roots]
+        self.own: list[list[Tensor]] = [
+            [] if live else [torch.zeros_like(leaf) for leaf in leaves]
+            for live, leaves in zip(self.live, self.walk.own, strict=True)
+        ]
+        self.parts = self._lay_out(whole)
+        self.width = sum(part.width for part in self.parts)
 
-    def rows(self, out: Tensor) -> Tensor:
+    def _lay_out(self, whole: bool) -> list[Part]:
+        """The parts of a row: whole gradients first, representations before parameters, then linear layers."""
+        shared = self.shared
+        linear: list[Linear] = []
+        if not whole and self.ranks == 1 and shared.local < shared.width:
+            parameters = [(i, edge.node) for i, edge in enumerate(shared.edges) if shared.tensors[i].is_leaf]
+            linear = find_linear(self.walk.nodes, parameters, len(self.roots))
+        instead = {layer.weight for layer in linear}
+        plain = [
+            Part(i, tensor, size, None)
+            for i, (tensor, size) in enumerate(zip(shared.tensors, shared.sizes, strict=True))
+            if i not in instead
+        ]
+        return plain + [Part(layer.weight, layer.output, layer.width, layer) for layer in linear]
+
+    def groups(self) -> list[list[Part]]:
+        """The parts in a few groups of neighbours, each about as wide as the others or a single part."""
+        limit = self.width / _PASSES
+        groups: list[list[Part]] = [[]]
+        for part in sorted(self.parts, key=lambda part: part.tensor):
+            if groups[-1] and sum(other.width for other in groups[-1]) + part.width > limit:
+                groups.append([])
+            groups[-1].append(part)
+        return [sorted(group, key=lambda part: part.linear is not None) for group in groups]
+
+    def rows(self, out: Tensor, parts: Sequence[Part], *, heads: bool = True) -> Tensor:
         """The Jacobian, one row a task, in `out`; the own heads' gradients are kept aside."""
-        shared, reached = self.shared, False
-        count = len(shared.tensors)
-        with shared.cut():
+        reached = False
+        sources = [part.source for part in parts]
+        widths = [part.width for part in parts]
+        seeds = self.sizes.unbind()
+        with self.shared.cut():
             for task, root in enumerate(self.roots):
-                row = out[task]
                 if root is None or not self.live[task]:
-                    row.zero_()
-                    self.own[task] = [torch.zeros_like(leaf) for leaf in self.leaves.own[task]]
+                    out[task].zero_()
                     continue
-                own = self.leaves.own[task]
-                taken = self._grad([root.output], [root.seed(self.sizes[task])], [*shared.tensors, *own])
-                reached = self._write(row, taken[:count], task) or reached
-                self.own[task] = [
-                    torch.zeros_like(leaf) if gradient is None else gradient
-                    for gradient, leaf in zip(taken[count:], own, strict=True)
-                ]
+                own = self.walk.own[task] if heads else []
+                taken = _grad([root.output], [root.seed(seeds[task])], [*sources, *own])
+                reached = self._write(out[task], widths, taken, task) or reached
+                if heads:
+                    self.own[task] = _filled(taken[len(sources) :], own)
         if not reached:
             raise ValueError(_UNREACHED)
-        if self.ranks > 1 and shared.local < shared.width:
-            self._average(out[:, shared.local :])
+        if self.ranks > 1 and self.shared.local < out.shape[1]:
+            self._average(out[:, self.shared.local :])
         return out
 
-    def gram(self, rows: Tensor) -> Tensor:
+    def gram(self, rows: Tensor, parts: Sequence[Part]) -> Tensor:
         """J J^T of the joined batch, in float64."""
         local = self.shared.local
-        if self.ranks == 1 or local == 0:
-            return gram(rows)
-        joined = gram(rows[:, :local])
-        dist.all_reduce(joined, group=self.group)
-        joined /= self.ranks**2
-        return joined + gram(rows[:, local:]) if local < self.shared.width else joined
+        plain = sum(part.width for part in parts if part.linear is None)
+        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        if local:
+            total += gram(rows[:, :local])
+            if self.ranks > 1:
+                dist.all_reduce(total, group=self.group)
+                total /= self.ranks**2
+        if local < plain:
+            total += gram(rows[:, local:plain])
+        start = plain
+        for part in parts:
+            if part.linear is not None:
+                total += part.linear.gram(rows[:, start : start + part.width])
+                start += part.width
+        return total
 
-    def heads(self, weights: Tensor, plain: bool) -> tuple[list[Tensor], list[Tensor]]:
-        """The leaves that are not shared and their gradients, each task's counted by its weight.
+    def combined(self, weights: Tensor, rows: Tensor) -> list[Tensor]:
+        """J^T weights, as one gradient a shared tensor."""
+        gradients: list[Any] = [None] * len(self.shared.tensors)
+        stretches = (weights.to(rows.dtype) @ rows).split_with_sizes([part.width for part in self.parts])
+        for part, stretch in zip(self.parts, stretches, strict=True):
+            whole = stretch if part.linear is None else part.linear.weight_gradient(stretch)
+            gradients[part.tensor] = whole.view(self.shared.tensors[part.tensor].shape)
+        return gradients
 
-        plain: the weights are ones.
-        """
-        leaves = [leaf for own in self.leaves.own for leaf in own]
+    def streamed(self, memory: Callable[[int], Tensor]) -> Tensor:
+        """The Gram matrix, a group of columns at a time; `memory` gives the room for each."""
+        total = torch.zeros(len(self.roots), len(self.roots), dtype=torch.float64, device=self.sizes.device)
+        for i, group in enumerate(self.groups()):
+            out = memory(sum(part.width for part in group))
+            total += self.gram(self.rows(out, group, heads=i == 0), group)
+        return total
+
+    def weighted(self, weights: Tensor, leaves: Sequence[Tensor]) -> list[Tensor]:
+        """The gradients of the weighted sum of the losses, by one backward."""
+        sizes = weights * self.sizes
+        if self.mask is not None:
+            sizes = torch.where(self.mask, sizes, 0.0)
+        live = [(task, root) for task, root in enumerate(self.roots) if root is not None and self.live[task]]
+        if not live:
+            return [torch.zeros_like(leaf) for leaf in leaves]
+        outputs, seeds = [root.output for _, root in live], [root.seed(sizes[task]) for task, root in live]
+        if live[0][1].entry is not None:  # all of them entries of one tensor
+            outputs, seeds = outputs[:1], [torch.stack(seeds).sum(0)]
+        with self.shared.cut():
+            gradients = _filled(_grad(outputs, seeds, leaves), leaves)
+        return [gradient.float() / self.scale for gradient in gradients] if self.half else gradients
+
+    def heads(self, weights: Tensor, *, plain: bool) -> tuple[list[Tensor], list[Tensor]]:
+        """The leaves that are not shared and their gradients, each task's counted by its weight (plain: by 1)."""
+        leaves = [leaf for own in self.walk.own for leaf in own]
         if plain and not self.half and self.mask is None:
             gradients = [gradient for own in self.own for gradient in own]
         else:
             counts = weights / self.scale if self.half else weights
             gradients = [self._count(gradient, counts, task) for task, own in enumerate(self.own) for gradient in own]
-        common = self.leaves.common
+        common = self.walk.common
         if common:
             leaves += common
-            gradients += self._common(weights)
+            gradients += self.weighted(weights, common)
         return leaves, gradients
 
     def _count(self, gradient: Tensor, counts: Tensor, task: int) -> Tensor:
@@ -96,39 +178,15 @@ class TaskGradients:
         counted = gradient * counts[task].to(gradient.dtype)
         return counted if self.mask is None else torch.where(self.mask[task], counted, 0.0)
 
-    def _common(self, weights: Tensor) -> list[Tensor]:
-        """The gradients of leaves that several tasks use, by one weighted backward through the heads."""
-        sizes = weights * self.sizes
-        if self.mask is not None:
-            sizes = torch.where(self.mask, sizes, 0.0)
-        live = [(task, root) for task, root in enumerate(self.roots) if root is not None and self.live[task]]
-        if live[0][1].entry is None:
-            outputs = [root.output for _, root in live]
-            seeds = [root.seed(sizes[task]) for task, root in live]
-        else:
-            outputs, seeds = [live[0][1].output], [sizes.to(live[0][1].like.dtype)]
-        common = self.leaves.common
-        with self.shared.cut():
-            taken = self._grad(outputs, seeds, common)
-        gradients = [
-            torch.zeros_like(leaf) if gradient is None else gradient
-            for gradient, leaf in zip(taken, common, strict=True)
-        ]
-        return [gradient.float() / self.scale for gradient in gradients] if self.half else gradients
-
-    def _grad(self, outputs: Sequence[Any], seeds: Sequence[Tensor], inputs: Sequence[Tensor]) -> tuple[Any, ...]:
-        # The graph is kept: terms that the caller adds to the scalar may need it.
-        return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, allow_unused=True)
-
-    def _write(self, row: Tensor, gradients: Sequence[Tensor | None], task: int) -> bool:
-        """Lay the shared tensors' gradients side by side; whether there were any."""
+    def _write(self, row: Tensor, widths: list[int], gradients: Sequence[Tensor | None], task: int) -> bool:
+        """Lay the gradients side by side; whether there were any."""
         reached = False
-        for part, gradient in zip(row.split_with_sizes(self.shared.sizes), gradients, strict=True):
+        for part, gradient in zip(row.split_with_sizes(widths), gradients, strict=False):
             if gradient is None:
                 part.zero_()
                 continue
             reached = True
-            part.view(gradient.shape).copy_(gradient)
+            part.view(gradient.shape).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         if self.half:
             row.div_(self.scale)
         if self.mask is not None:
@@ -138,7 +196,7 @@ class TaskGradients:
     def _average(self, rows: Tensor) -> None:
         joined = rows.contiguous()
         dist.all_reduce(joined, group=self.group)
-        torch.div(joined, self.ranks, out=rows) if joined is not rows else rows.div_(self.ranks)
+        torch.div(joined, self.ranks, out=rows)
 
 
 _UNREACHED = (
@@ -165,6 +223,18 @@ def gram(rows: Tensor) -> Tensor:
         part = rows[:, start : start + _COLUMNS]
         total += part @ part.T
     return total
+
+
+def _grad(outputs: Sequence[Any], seeds: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Any, ...]:
+    # The graph is kept: terms that the caller adds to the scalar may need it.
+    return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, allow_unused=True)
+
+
+def _filled(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
+    return [
+        torch.zeros_like(leaf) if gradient is None else gradient
+        for gradient, leaf in zip(gradients, leaves, strict=True)
+    ]
 
 
 def _half_autocast(device: torch.device) -> bool:
