@@ -5,10 +5,21 @@ the method's gradient on every parameter.
 """
 
 from equipoise.balancer import Balancer
+from equipoise.gradient.alignedmtl import AlignedMTL
+from equipoise.gradient.cagrad import CAGrad
+from equipoise.gradient.config import ConFIG
 from equipoise.gradient.dbmtl import DBMTL
+from equipoise.gradient.dualproj import DualProj
+from equipoise.gradient.fairgrad import FairGrad
 from equipoise.gradient.graddrop import GradDrop
 from equipoise.gradient.gradnorm import GradNorm
+from equipoise.gradient.imtlg import IMTLG
+from equipoise.gradient.mgda import MGDA
 from equipoise.gradient.moco import MoCo
+from equipoise.gradient.nashmtl import NashMTL
+from equipoise.gradient.pcgrad import PCGrad
+from equipoise.gradient.torchjd import TorchJD
+from equipoise.gradient.upgrad import UPGrad
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.router import FeatureRouter
 from equipoise.ldc.single_loop import LDC
@@ -32,20 +43,31 @@ __all__ = [
     "DWA",
     "FAMO",
     "GLS",
+    "IMTLG",
     "LDC",
     "LS",
+    "MGDA",
     "RLW",
     "SI",
     "STCH",
     "STL",
     "UW",
+    "AlignedMTL",
     "Balancer",
+    "CAGrad",
+    "ConFIG",
     "DoubleLoopLDC",
+    "DualProj",
+    "FairGrad",
     "FeatureRouter",
     "GO4Align",
     "GradDrop",
     "GradNorm",
     "MoCo",
+    "NashMTL",
+    "PCGrad",
+    "TorchJD",
+    "UPGrad",
     "delta_m",
     "make",
     "mean_rank",

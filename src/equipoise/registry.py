@@ -7,10 +7,20 @@ from collections.abc import Sequence
 from typing import Any
 
 from equipoise.balancer import Balancer
+from equipoise.gradient.alignedmtl import AlignedMTL
+from equipoise.gradient.cagrad import CAGrad
+from equipoise.gradient.config import ConFIG
 from equipoise.gradient.dbmtl import DBMTL
+from equipoise.gradient.dualproj import DualProj
+from equipoise.gradient.fairgrad import FairGrad
 from equipoise.gradient.graddrop import GradDrop
 from equipoise.gradient.gradnorm import GradNorm
+from equipoise.gradient.imtlg import IMTLG
+from equipoise.gradient.mgda import MGDA
 from equipoise.gradient.moco import MoCo
+from equipoise.gradient.nashmtl import NashMTL
+from equipoise.gradient.pcgrad import PCGrad
+from equipoise.gradient.upgrad import UPGrad
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.ldc.single_loop import LDC
 from equipoise.losses import nearest
@@ -42,6 +52,16 @@ _METHODS: dict[str, type[Balancer]] = {
     "graddrop": GradDrop,
     "gradnorm": GradNorm,
     "moco": MoCo,
+    "aligned-mtl": AlignedMTL,
+    "cagrad": CAGrad,
+    "config": ConFIG,
+    "dualproj": DualProj,
+    "fairgrad": FairGrad,
+    "imtl-g": IMTLG,
+    "mgda": MGDA,
+    "nash-mtl": NashMTL,
+    "pcgrad": PCGrad,
+    "upgrad": UPGrad,
 }
 
 

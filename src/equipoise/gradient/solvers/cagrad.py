@@ -1,0 +1,43 @@
+"""Conflict-averse gradient descent: the best worst improvement in a ball around the mean gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.gradient.solvers.common import TINY, Solution, normalise
+from equipoise.gradient.solvers.complementarity import problem, solve
+
+_NO_DIRECTION = 1e-12  # squared length of g_w, relative to the gradients it is made of, that is rounding
+
+
+def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
+    """The coefficients of d = g0 + c |g0| g_w / |g_w|, g0 the mean gradient and g_w = J'w.
+
+    w minimises g0 . g_w + c |g0| |g_w| over the simplex. With u = w / |g_w| times c |g0| the conditions are
+    those of complementarity with one more unknown, theta = the least value, in place of the constraint.
+    Where the best g_w is 0 its direction is anybody's: d = g0, and `degenerate` says so.
+    The residual is the largest violation of the conditions of w, in units of the mean squared gradient norm.
+
+    >>> import torch
+    >>> from equipoise.gradient.solvers import cagrad
+    >>> G = torch.eye(2, dtype=torch.float64)
+    >>> cagrad(G, torch.ones(2, dtype=torch.bool), c=0.4).weights
+    tensor([0.7000, 0.7000], dtype=torch.float64)
+    """
+    gram, _ = normalise(gram, active)
+    inside = active.to(gram.dtype)
+    mean = inside / inside.sum().clamp(min=1.0)
+    cost = gram @ mean
+    radius = c * torch.dot(mean, cost).clamp(min=0.0).sqrt()
+    u = solve(problem(gram, cost.unsqueeze(-1), active, (radius * radius).view(1, 1))).squeeze(-1)
+    weights = u / u.sum().clamp(min=TINY)
+    product = gram @ weights
+    square = torch.dot(weights, product).clamp(min=0.0)
+    lengths = torch.dot(weights, gram.diagonal().sqrt())
+    degenerate = ~(square > _NO_DIRECTION * lengths * lengths)
+    pull = radius / torch.where(degenerate, 1.0, square).sqrt()
+    slope = cost + pull * product
+    violation = ((torch.dot(weights, slope) - slope) * inside).amax().clamp(min=0.0)
+    coefficients = mean + torch.where(degenerate, 0.0, pull * weights)
+    return Solution(coefficients, torch.where(degenerate, 0.0, violation), degenerate)

@@ -1,0 +1,36 @@
+"""What the solvers share."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+TINY = 1e-300  # keeps a division by zero finite and changes nothing else
+
+
+class Solution(NamedTuple):
+    """What a solver found.
+
+    weights: [K] float64, 0 for tasks out of the game.
+    residual: how far the weights are from the problem's own equations, relative to its scale.
+    degenerate: bool, whether the problem had no solution, so that `weights` answer its documented replacement.
+    """
+
+    weights: Tensor
+    residual: Tensor
+    degenerate: Tensor
+
+
+def may_look(x: Tensor) -> bool:
+    """Whether the host may look at values to stop early: on the CPU they cost nothing to look at."""
+    return x.device.type == "cpu"
+
+
+def normalise(gram: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
+    """The Gram matrix of the active tasks in units of their mean squared gradient norm, and that unit."""
+    gram = torch.where(active & active.unsqueeze(-1), gram, 0.0)
+    unit = gram.diagonal().sum() / active.sum().clamp(min=1)
+    unit = torch.where(unit > 0, unit, 1.0)
+    return gram / unit, unit

@@ -1,0 +1,33 @@
+"""Projections on the dual cone of the gradients: the directions that conflict with no task."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.gradient.solvers.common import Solution, normalise
+from equipoise.gradient.solvers.complementarity import problem, solve
+
+
+def dual_cone(gram: Tensor, active: Tensor, starts: Tensor, ridge: float) -> Solution:
+    """The sum over the columns of `starts` of the v >= start that minimise v'(G / tr G + ridge I) v.
+
+    J'v is the projection of J'start on the cone of directions d with J d >= 0. `starts` is [K, B].
+    The residual is the largest violation of the conditions, in units of the trace of G.
+
+    >>> import torch
+    >>> from equipoise.gradient.solvers import dual_cone
+    >>> G = torch.tensor([[1.0, -1.0], [-1.0, 4.0]], dtype=torch.float64)
+    >>> dual_cone(G, torch.ones(2, dtype=torch.bool), torch.eye(2, dtype=torch.float64), ridge=0.0).weights
+    tensor([2.0000, 1.2500], dtype=torch.float64)
+    """
+    gram, _ = normalise(gram, active)
+    inside = active.to(gram.dtype)
+    gram = gram + torch.diag(ridge * inside.sum() * inside)  # the trace of the normalised matrix is the count
+    starts = (starts * inside.unsqueeze(-1)).mT.unsqueeze(-1)  # [B, K, 1]: a batch of problems
+    p = problem(gram.expand(starts.shape[0], -1, -1), gram @ starts, active)
+    u = solve(p)
+    v = starts + u
+    slope = gram @ v
+    residual = torch.maximum((-slope * p.active).amax(), (u * slope).abs().amax()) / inside.sum().clamp(min=1.0)
+    return Solution(v.sum(0).squeeze(-1), residual.clamp(min=0.0), torch.zeros_like(active[0]))

@@ -1,0 +1,33 @@
+"""The point of least norm in the convex hull of the gradients."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from equipoise.gradient.solvers.common import TINY, Solution, normalise
+from equipoise.gradient.solvers.complementarity import problem, solve
+
+
+def min_norm(gram: Tensor, active: Tensor) -> Solution:
+    """The w >= 0 with sum 1 that minimise w'Gw.
+
+    Solved as G u >= 1, u >= 0, u . (G u - 1) = 0, whose u is w divided by the least squared norm.
+    A hull that holds 0 is no exception: the least norm is 0, `degenerate` says so.
+    The residual is the largest violation of g_i . d >= |d|^2, in units of the mean squared gradient norm.
+
+    >>> import torch
+    >>> from equipoise.gradient.solvers import min_norm
+    >>> J = torch.tensor([[1.0, 0.0], [0.0, 2.0], [3.0, 3.0]], dtype=torch.float64)
+    >>> min_norm(J @ J.T, torch.ones(3, dtype=torch.bool)).weights
+    tensor([0.8000, 0.2000, 0.0000], dtype=torch.float64)
+    """
+    gram, _ = normalise(gram, active)
+    inside = active.to(gram.dtype)
+    u = solve(problem(gram, -inside.unsqueeze(-1), active)).squeeze(-1)
+    weights = u / u.sum().clamp(min=TINY)
+    product = gram @ weights
+    square = torch.dot(weights, product).clamp(min=0.0)
+    residual = ((square - product) * inside).amax().clamp(min=0.0)
+    lengths = torch.dot(weights, gram.diagonal().sqrt())
+    return Solution(weights, residual, square <= 1e-12 * lengths * lengths)
