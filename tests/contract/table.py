@@ -21,12 +21,14 @@ class Row:
 
     reads: what the method is given as `shared`, where it needs any.
     ddp_at_features: whether several ranks at a representation equal one process (the docstring says where not).
+    order_shows: whether the problem below conflicts enough for the order of tasks to matter where it may.
     """
 
     name: str
     options: dict[str, Any] = field(default_factory=dict)
     reads: tuple[str, ...] = ("features", "parameters")
     ddp_at_features: bool = True
+    order_shows: bool = True
 
     def __str__(self) -> str:
         return "-".join([self.name, *(f"{k}={getattr(v, '__name__', v)}" for k, v in self.options.items())])
@@ -79,6 +81,23 @@ ROWS = [
     Row("moco", {"form": "libmtl", "rho": 0.1}),
     Row("dbmtl"),
     Row("gradnorm"),
+    Row("mgda"),
+    Row("mgda", {"normalize": "l2", "heads": "sum"}),
+    Row("mgda", {"normalize": "loss"}),
+    Row("pcgrad", order_shows=False),
+    Row("cagrad"),
+    Row("cagrad", {"c": 0.8, "rescale": 0}),
+    Row("imtl-g"),
+    Row("imtl-g", {"heads": "weighted"}),
+    Row("nash-mtl"),
+    Row("nash-mtl", {"every": 3, "max_norm": None}),
+    Row("fairgrad"),
+    Row("fairgrad", {"alpha": 0.5, "max_norm": 1.0, "heads": "weighted"}),
+    Row("upgrad"),
+    Row("aligned-mtl"),
+    Row("aligned-mtl", {"scale": "rmse"}),
+    Row("dualproj"),
+    Row("config"),
 ]
 LOSS_ONLY = [row for row in ROWS if not row.make().needs_shared]
 # Every row with what it reads: nothing but losses, the representation, the trunk's parameters.
