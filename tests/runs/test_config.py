@@ -23,6 +23,15 @@ def test_settings_win_over_the_preset_and_the_preset_over_the_protocol():
     assert configure("toy", "ldc", settings={"discrepancy": 0.1}).label == "ldc:discrepancy=0.1"
 
 
+def test_the_schedule_is_part_of_the_configuration():
+    assert configure("qm9", "ls").schedule["kind"] == "plateau"
+    assert configure("qm9", "ls", settings={"schedule": None}).schedule == {}
+    changed = configure("celeba", "ldc", settings={"schedule.step_size": 2})
+    assert changed.schedule == {"kind": "step", "step_size": 2, "gamma": 0.3}
+    with pytest.raises(ValueError, match=r"`schedule.kind` must be 'plateau' or 'step'"):
+        configure("toy", "ls", settings={"schedule.gamma": 2})
+
+
 def test_a_preset_under_its_own_name():
     config = configure("toy", "ldc-no-router")
     assert (config.method, config.label, config.options["router"]) == ("ldc", "ldc-no-router", None)

@@ -27,6 +27,7 @@ class RunConfig:
 
     label: the method's name in tables; runs that share it are seeds of one row.
     shared: what gradient methods take the tasks' gradients at.
+    schedule: of the learning rate: its `kind`, "plateau" or "step", and its options; empty for a constant rate.
     options: the method's options; suite_options: the suite's, besides seed, device, data and batch size.
     """
 
@@ -41,6 +42,7 @@ class RunConfig:
     shared: Literal["features", "parameters"] = "features"
     device: str = "cpu"
     data: str | None = None
+    schedule: Mapping[str, Any] = field(default_factory=dict)
     options: Mapping[str, Any] = field(default_factory=dict)
     suite_options: Mapping[str, Any] = field(default_factory=dict)
 
@@ -53,6 +55,8 @@ class RunConfig:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < float("inf"):
                 raise ValueError(f"`{name}` must be a number above 0; found {value!r}.")
+        if self.schedule and self.schedule.get("kind") not in ("plateau", "step"):
+            raise ValueError(f"`schedule.kind` must be 'plateau' or 'step'; found {dict(self.schedule)!r}.")
         if self.shared not in ("features", "parameters"):
             raise ValueError(f"`shared` must be 'features' or 'parameters'; found {self.shared!r}.")
 
@@ -92,7 +96,8 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
 
     method: a method's name, or a preset's of the suite, with its own options behind colons:
         ``"ldc:discrepancy=0.05:router=sigmoid"``.
-    settings: fields of `RunConfig`, options of the method, and options of the suite as ``suite.<name>``.
+    settings: fields of `RunConfig`, options of the method, of the schedule as ``schedule.<name>`` (``schedule``
+        None for a constant rate), and of the suite as ``suite.<name>``.
 
     >>> configure("toy", "ls", settings={"epochs": 2, "weights": [0.5, 1.0]}).options
     {'weights': [0.5, 1.0]}
@@ -106,14 +111,20 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
     fixed: dict[str, Any] = {
         "label": method,
         "epochs": found.protocol.epochs,
-        "batch_size": found.protocol.batch_size,
+        "batch_size": preset.batch_size or found.protocol.batch_size,
         "lr": preset.lr or found.protocol.lr,
     }
     suite_options: dict[str, Any] = {}
-    own = {f.name for f in fields(RunConfig)} - {"suite", "method", "seed", "options", "suite_options"}
+    kind, rates = preset.schedule or found.protocol.schedule or ("", {})
+    schedule = {"kind": kind, **rates} if kind else {}
+    own = {f.name for f in fields(RunConfig)} - {"suite", "method", "seed", "options", "suite_options", "schedule"}
     for key, value in given.items():
         if key in own:
             fixed[key] = value
+        elif key == "schedule" and value is None:
+            schedule = {}
+        elif key.startswith("schedule."):
+            schedule[key.removeprefix("schedule.")] = value
         elif key.startswith("suite."):
             suite_options[key.removeprefix("suite.")] = value
         elif key in known and key not in ("shared", "process_group", "tasks"):
@@ -123,8 +134,8 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
     lr = float(fixed.pop("lr"))
     balancer_lr = fixed.pop("balancer_lr", None) or preset.balancer_lr or _BALANCER_LR.get(preset.method, lr)
     config = RunConfig(
-        suite, preset.method, seed, lr=lr, balancer_lr=float(balancer_lr), options=options,
-        suite_options=suite_options, **fixed,
+        suite, preset.method, seed, lr=lr, balancer_lr=float(balancer_lr), schedule=schedule,
+        options=options, suite_options=suite_options, **fixed,
     )  # fmt: skip
     return replace(config, label=_label(config, method, settings))
 
@@ -145,7 +156,7 @@ def expand(config: RunConfig) -> list[RunConfig]:
     """The runs behind one row and seed: K of them for single-task learning, else the run itself."""
     if config.method != "stl" or "task" in config.options:
         return [config]
-    tasks = suite_class(config.suite).tasks
+    tasks = config.suite_options.get("tasks", suite_class(config.suite).tasks)  # some suites take a part of theirs
     return [replace(config, options={**config.options, "task": task}) for task in range(len(tasks))]
 
 

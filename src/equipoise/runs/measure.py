@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from equipoise.metrics.delta_m import delta_m
 from equipoise.suites.suite import Suite
 
 CONFLICT_TASKS = 8  # of how many tasks, drawn at random, the gradients are compared when there are more
@@ -20,15 +21,11 @@ def selection_score(suite: Suite | type[Suite], row: Mapping[str, float], task: 
     """
     if not suite.stl:
         return None
-    from equipoise.metrics.delta_m import delta_m
-
     metrics = [metric for metric in suite.metrics if task is None or metric.task == suite.tasks[task]]
-    return float(
-        delta_m(
-            [row[metric.name] for metric in metrics],
-            [suite.stl[metric.name] for metric in metrics],
-            [metric.higher_is_better for metric in metrics],
-        )
+    return delta_m(
+        {metric.name: row[metric.name] for metric in metrics},
+        {metric.name: suite.stl[metric.name] for metric in metrics},
+        {metric.name: metric.higher_is_better for metric in metrics},
     )
 
 

@@ -286,13 +286,13 @@ class Training:
             torch.cuda.set_rng_state(state["random_cuda"], self.suite.device)
 
     def _plateau(self) -> bool:
-        return self.suite.protocol.schedule is not None and self.suite.protocol.schedule[0] == "plateau"
+        return self.config.schedule.get("kind") == "plateau"
 
     def _schedule(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        if self.suite.protocol.schedule is None:
+        if not self.config.schedule:
             return None
-        kind, options = self.suite.protocol.schedule
-        if kind == "plateau":
+        options = {name: value for name, value in self.config.schedule.items() if name != "kind"}
+        if self._plateau():
             if not self.suite.stl:
                 raise ValueError(f"the plateau schedule of {self.suite.name!r} needs single-task numbers in `stl`.")
             return torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, **options)

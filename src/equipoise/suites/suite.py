@@ -82,6 +82,8 @@ class Suite(ABC):
     presets: ClassVar[Mapping[str, Preset]] = {}
     #: Published rows by method name, each by metric name ("delta_m" as printed): shown beside ours when asked.
     published: ClassVar[Mapping[str, Mapping[str, float]]] = {}
+    #: Whether published numbers may stand beside this suite's: the same data, trained on as published.
+    comparable: ClassVar[bool] = True
 
     def __init__(
         self,

@@ -1,0 +1,1 @@
+"""From run folders to something to read: tables, figures and one html page."""

@@ -1,0 +1,151 @@
+"""A table in markdown, csv, LaTeX (booktabs), or for the terminal."""
+
+from __future__ import annotations
+
+import csv
+import io
+import math
+import re
+from typing import TYPE_CHECKING
+
+from equipoise.report.tables import Cell, Column, Line, Mark, Table
+
+if TYPE_CHECKING:
+    from rich.table import Table as RichTable
+
+_ARROWS = {"lower": "↓", "higher": "↑", None: ""}
+_LATEX = {
+    "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
+    "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
+    "Δ": r"$\Delta$", "±": r"$\pm$", "µ": r"$\mu$", "↓": r"$\downarrow$", "↑": r"$\uparrow$", "†": r"$^\dagger$",
+}  # fmt: skip
+
+
+def markdown(table: Table) -> str:
+    """GitHub's pipes; best bold, second best underlined."""
+    head = ["method", *(_escape_pipes(_title(column)) for column in table.columns)]
+    rows = [
+        [_escape_pipes(_name(line)), *(_marked_up(line, c, "**{}**", "<u>{}</u>") for c in table.columns)]
+        for line in table.lines
+    ]
+    lines = [head, ["---", *("---:" for _ in table.columns)], *rows]
+    text = "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
+    notes = "\n".join(f"- {_escape_pipes(note)}" for note in table.notes)
+    return f"### {_escape_pipes(table.title)}\n\n{text}\n\n{notes}\n" if notes else f"### {table.title}\n\n{text}\n"
+
+
+def to_csv(table: Table) -> str:
+    """Full precision: a column for each mean, and one for its deviation."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    names = [name for column in table.columns for name in (column.key, f"{column.key}_std")]
+    writer.writerow(["method", "source", "seeds", *names])
+    for line in table.lines:
+        cells = [line.cells.get(column.key) for column in table.columns]
+        numbers = [value for cell in cells for value in ((cell.mean, cell.std) if cell else (None, None))]
+        source = "published" if line.kind == "published" else "own"
+        writer.writerow([line.label, source, line.seeds or "", *("" if n is None else repr(n) for n in numbers)])
+    return text.getvalue()
+
+
+def latex(table: Table) -> str:
+    """A table environment for the booktabs package, with its notes as caption."""
+    lines = [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{table}",
+        r"\centering",
+        rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
+        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
+        r"\toprule",
+        _tex_row(["method", *(_title(column) for column in table.columns)]),
+        r"\midrule",
+    ]
+    for before, line in zip([None, *table.lines], table.lines, strict=False):
+        if before is not None and before.kind != line.kind:
+            lines.append(r"\midrule")
+        cells = [_marked_up(line, c, r"\textbf{{{}}}", r"\underline{{{}}}", tex=True) for c in table.columns]
+        lines.append(" & ".join([_tex(_name(line)), *cells]) + r" \\")
+    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+
+
+def for_terminal(table: Table, width: int) -> RichTable:
+    """The table for rich, turned on its side, and without deviations, where it would not fit else."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    names = [_name(line) for line in table.lines]
+    titles = [_title(column) for column in table.columns]
+    for turned, spread in ((False, True), (True, True), (True, False)):
+        texts = [
+            [_text(line.cells.get(column.key), column, spread) for column in table.columns] for line in table.lines
+        ]
+        cells, head, left = (texts, titles, names) if not turned else (_turn(texts), names, titles)
+        columns = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
+        if sum(columns) + max(map(len, left)) + 3 * len(columns) + 4 <= width:
+            break
+    shown = RichTable(title=Text(table.title), caption=Text("\n".join(table.notes)), caption_justify="left")
+    shown.add_column("" if turned else "method")
+    for title in head:
+        shown.add_column(Text(title), justify="right")
+    styles = {"best": "bold green", "second": "underline", None: ""}
+    marks = [[styles[_mark_of(line, column)] for column in table.columns] for line in table.lines]
+    for name, row, style in zip(left, cells, _turn(marks) if turned else marks, strict=True):
+        shown.add_row(Text(name), *map(Text, row, style))
+    return shown
+
+
+def number(value: float, digits: int) -> str:
+    """A number as the tables show it: its digits, or scientific where they would hide it.
+
+    >>> number(0.12345, 3), number(1234567.0, 1), number(0.000012, 3), number(float("nan"), 2)
+    ('0.123', '1.23e+06', '1.2e-05', '—')
+    """
+    if math.isnan(value):
+        return "—"
+    if value != 0 and not 10.0**-digits / 2 <= abs(value) < 1e6:
+        return f"{value:.3g}"
+    return f"{value:.{digits}f}"
+
+
+def _text(cell: Cell | None, column: Column, spread: bool = True) -> str:
+    if cell is None:
+        return "—"
+    std = f" ± {number(cell.std, column.digits)}" if cell.std is not None and spread else ""
+    return number(cell.mean, column.digits) + std
+
+
+def _turn(rows: list[list[str]]) -> list[list[str]]:
+    return [list(column) for column in zip(*rows, strict=True)]
+
+
+def _mark_of(line: Line, column: Column) -> Mark | None:
+    cell = line.cells.get(column.key)
+    return cell.mark if cell else None
+
+
+def _title(column: Column) -> str:
+    unit = f" ({column.unit})" if column.unit else ""
+    return f"{column.title}{unit} {_ARROWS[column.better]}".strip()
+
+
+def _name(line: Line) -> str:
+    return f"{line.label}†" if line.kind == "published" else line.label
+
+
+def _marked_up(line: Line, column: Column, best: str, second: str, *, tex: bool = False) -> str:
+    cell = line.cells.get(column.key)
+    text = _tex(_text(cell, column)) if tex else _text(cell, column)
+    return {"best": best, "second": second, None: "{}"}[_mark_of(line, column)].format(text)
+
+
+def _escape_pipes(text: str) -> str:
+    """Text that cannot end a cell, nor be taken for html or markup."""
+    return re.sub(r"([\\|*_`\[\]])", r"\\\1", text).replace("&", "&amp;").replace("<", "&lt;").replace("\n", " ")
+
+
+def _tex(text: str) -> str:
+    return "".join(_LATEX.get(letter, letter) for letter in text).replace("—", "--")
+
+
+def _tex_row(cells: list[str]) -> str:
+    return " & ".join(map(_tex, cells)) + r" \\"
