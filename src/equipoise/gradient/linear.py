@@ -1,9 +1,12 @@
-"""Linear layers whose tasks' weight gradients need not be formed: inputs and output gradients say enough."""
+"""Linear layers, whose weight gradients follow from their inputs and output gradients.
+
+Formed straight into the tasks' rows they need no copy; and where inputs outnumber samples they need not be formed.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import torch
@@ -19,16 +22,21 @@ _ENTRIES = 2**20  # of the output gradients transformed at once
 
 
 class Linear(NamedTuple):
-    """A weight used once, by a layer that sees fewer samples than it has inputs.
+    """A layer with a weight used nowhere else: inputs A [B, in], output gradients G_k [B, out], gradients G_k^T A.
 
-    With inputs A [B, in] and output gradient G_k [B, out], the weight's gradient is G_k^T A. Inner products of these
-    are those of R G_k, where A^T = Q R: B x out numbers a task instead of in x out, and less to multiply. (Through
-    A A^T they would be as cheap, but where samples cancel, the square loses twice the digits.)
+    Where B < in, the inner products of these are those of R G_k, with A^T = Q R: B x out numbers a task instead of
+    in x out, and less to multiply. (Through A A^T they would be as cheap, but where samples cancel, the square loses
+    twice the digits.)
     """
 
     weight: int  # its place among the shared tensors
     output: GradientEdge
     inputs: Tensor
+
+    def narrow(self, num_tasks: int) -> bool:
+        """Whether the output gradients are less work than the weight's."""
+        samples, features = self.inputs.shape
+        return samples < features and num_tasks >= _FEWEST_TASKS
 
     @property
     def width(self) -> int:
@@ -44,24 +52,23 @@ class Linear(NamedTuple):
     def gram(self, rows: Tensor) -> Tensor:
         """Inner products of the tasks' weight gradients, in float64, from their output gradients."""
         samples, columns = self._shape()
-        factor = torch.linalg.qr(self.inputs.to(rows.dtype).T, mode="r").R
-        gradients = rows.view(len(rows), samples, columns)
+        factor = torch.linalg.qr(self.inputs.T, mode="r").R
+        outputs = rows.view(len(rows), samples, columns)
         total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-        for part in gradients.split_with_sizes(_portions(columns, _ENTRIES // (len(rows) * samples)), dim=2):
-            turned = torch.matmul(factor, part).view(len(rows), -1)
+        height = max(1, _ENTRIES // (len(rows) * columns))
+        for start in range(0, samples, height):  # in stripes: R is triangular, and the memory stays small
+            stripe = factor[start : start + height, start:]
+            turned = torch.matmul(stripe, outputs[:, start:]).view(len(rows), -1)
             total += turned @ turned.T
         return total
 
-    def weight_gradient(self, row: Tensor) -> Tensor:
-        """The weight's gradient for one output gradient."""
-        return row.view(self._shape()).T @ self.inputs.to(row.dtype)
+    def weight_gradient(self, output: Tensor, out: Tensor | None = None) -> Tensor:
+        """The weight's gradient for one output gradient, in `out` if given."""
+        return torch.mm(output.view(self._shape()).T, self.inputs, out=out)
 
 
-def find_linear(nodes: Iterable[Any], parameters: Sequence[tuple[int, Any]], num_tasks: int) -> list[Linear]:
-    """The layers among the graph's nodes that save by it; `parameters` are (place, node) of shared leaves."""
-    if num_tasks < _FEWEST_TASKS:
-        return []
-    place = {node: index for index, node in parameters}
+def find_linear(nodes: Iterable[Any], parameters: dict[Any, int], dtype: torch.dtype) -> list[Linear]:
+    """The linear layers among the graph's nodes; `parameters` are the places of shared leaves, by their nodes."""
     nodes = list(nodes)
     uses = Counter(child for node in nodes for child, _ in node.next_functions)
     found = []
@@ -73,14 +80,9 @@ def find_linear(nodes: Iterable[Any], parameters: Sequence[tuple[int, Any]], num
         if type(turned) is not _Transpose or uses[turned] > 1:
             continue
         leaf = turned.next_functions[0][0]
-        if leaf not in place or uses[leaf] > 1 or (kind is _Addmm and (node._saved_alpha != 1)):
+        if leaf not in parameters or uses[leaf] > 1 or (kind is _Addmm and node._saved_alpha != 1):
             continue
-        inputs = node._saved_mat1 if kind is _Addmm else node._saved_self
-        if inputs.shape[0] < inputs.shape[1]:
-            found.append(Linear(place[leaf], GradientEdge(node, 0), inputs.detach()))
+        inputs = (node._saved_mat1 if kind is _Addmm else node._saved_self).detach()
+        if inputs.dtype == dtype:
+            found.append(Linear(parameters[leaf], GradientEdge(node, 0), inputs))
     return found
-
-
-def _portions(total: int, size: int) -> list[int]:
-    size = max(size, 1)
-    return [min(size, total - start) for start in range(0, total, size)]

@@ -20,12 +20,13 @@ _PASSES = 3  # of the backward with low memory: a third of the columns at a time
 
 
 class Part(NamedTuple):
-    """A stretch of a row: the gradient of one shared tensor, or of the output of a linear layer in its place."""
+    """A stretch of a row: the gradient of one shared tensor, or (narrow) of a linear layer's output in its place."""
 
     tensor: int
     source: Tensor | GradientEdge
     width: int
     linear: Linear | None
+    narrow: bool
 
 
 class TaskGradients:
@@ -61,19 +62,19 @@ class TaskGradients:
         self.width = sum(part.width for part in self.parts)
 
     def _lay_out(self, whole: bool) -> list[Part]:
-        """The parts of a row: whole gradients first, representations before parameters, then linear layers."""
+        """The parts of a row: whole gradients first, representations before parameters, then narrow ones."""
         shared = self.shared
-        linear: list[Linear] = []
-        if not whole and self.ranks == 1 and shared.local < shared.width:
-            parameters = [(i, edge.node) for i, edge in enumerate(shared.edges) if shared.tensors[i].is_leaf]
-            linear = find_linear(self.walk.nodes, parameters, len(self.roots))
-        instead = {layer.weight for layer in linear}
-        plain = [
-            Part(i, tensor, size, None)
-            for i, (tensor, size) in enumerate(zip(shared.tensors, shared.sizes, strict=True))
-            if i not in instead
-        ]
-        return plain + [Part(layer.weight, layer.output, layer.width, layer) for layer in linear]
+        layers: dict[int, Linear] = {}
+        if shared.local < shared.width:
+            places = {edge.node: i for i, edge in enumerate(shared.edges) if shared.tensors[i].is_leaf}
+            layers = {layer.weight: layer for layer in find_linear(self.walk.nodes, places, shared.dtype)}
+        parts = []
+        for i, (tensor, size) in enumerate(zip(shared.tensors, shared.sizes, strict=True)):
+            layer = layers.get(i)
+            narrow = layer is not None and not whole and self.ranks == 1 and layer.narrow(len(self.roots))
+            width = layer.width if layer is not None and narrow else size
+            parts.append(Part(i, tensor if layer is None else layer.output, width, layer, narrow))
+        return sorted(parts, key=lambda part: part.narrow)
 
     def groups(self) -> list[list[Part]]:
         """The parts in a few groups of neighbours, each about as wide as the others or a single part."""
@@ -83,13 +84,12 @@ class TaskGradients:
             if groups[-1] and sum(other.width for other in groups[-1]) + part.width > limit:
                 groups.append([])
             groups[-1].append(part)
-        return [sorted(group, key=lambda part: part.linear is not None) for group in groups]
+        return [sorted(group, key=lambda part: part.narrow) for group in groups]
 
     def rows(self, out: Tensor, parts: Sequence[Part], *, heads: bool = True) -> Tensor:
         """The Jacobian, one row a task, in `out`; the own heads' gradients are kept aside."""
         reached = False
         sources = [part.source for part in parts]
-        widths = [part.width for part in parts]
         seeds = self.sizes.unbind()
         with self.shared.cut():
             for task, root in enumerate(self.roots):
@@ -98,7 +98,7 @@ class TaskGradients:
                     continue
                 own = self.walk.own[task] if heads else []
                 taken = _grad([root.output], [root.seed(seeds[task])], [*sources, *own])
-                reached = self._write(out[task], widths, taken, task) or reached
+                reached = self._write(out[task], parts, taken, task) or reached
                 if heads:
                     self.own[task] = _filled(taken[len(sources) :], own)
         if not reached:
@@ -110,7 +110,7 @@ class TaskGradients:
     def gram(self, rows: Tensor, parts: Sequence[Part]) -> Tensor:
         """J J^T of the joined batch, in float64."""
         local = self.shared.local
-        plain = sum(part.width for part in parts if part.linear is None)
+        plain = sum(part.width for part in parts if not part.narrow)
         total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         if local:
             total += gram(rows[:, :local])
@@ -121,7 +121,7 @@ class TaskGradients:
             total += gram(rows[:, local:plain])
         start = plain
         for part in parts:
-            if part.linear is not None:
+            if part.linear is not None and part.narrow:
                 total += part.linear.gram(rows[:, start : start + part.width])
                 start += part.width
         return total
@@ -131,7 +131,7 @@ class TaskGradients:
         gradients: list[Any] = [None] * len(self.shared.tensors)
         stretches = (weights.to(rows.dtype) @ rows).split_with_sizes([part.width for part in self.parts])
         for part, stretch in zip(self.parts, stretches, strict=True):
-            whole = stretch if part.linear is None else part.linear.weight_gradient(stretch)
+            whole = part.linear.weight_gradient(stretch) if part.linear is not None and part.narrow else stretch
             gradients[part.tensor] = whole.view(self.shared.tensors[part.tensor].shape)
         return gradients
 
@@ -178,15 +178,19 @@ class TaskGradients:
         counted = gradient * counts[task].to(gradient.dtype)
         return counted if self.mask is None else torch.where(self.mask[task], counted, 0.0)
 
-    def _write(self, row: Tensor, widths: list[int], gradients: Sequence[Tensor | None], task: int) -> bool:
+    def _write(self, row: Tensor, parts: Sequence[Part], gradients: Sequence[Tensor | None], task: int) -> bool:
         """Lay the gradients side by side; whether there were any."""
         reached = False
-        for part, gradient in zip(row.split_with_sizes(widths), gradients, strict=False):
+        stretches = row.split_with_sizes([part.width for part in parts])
+        for part, stretch, gradient in zip(parts, stretches, gradients, strict=False):
             if gradient is None:
-                part.zero_()
+                stretch.zero_()
                 continue
             reached = True
-            part.view(gradient.shape).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+            if part.linear is not None and not part.narrow:
+                part.linear.weight_gradient(gradient, out=stretch.view(self.shared.tensors[part.tensor].shape))
+            else:
+                stretch.view(gradient.shape).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
         if self.half:
             row.div_(self.scale)
         if self.mask is not None:
