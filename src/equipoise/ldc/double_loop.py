@@ -37,8 +37,9 @@ class DoubleLoopLDC(LDC):
     `router_objective="upper"` leaves nothing to correct and is refused, as is `router=None`.
 
     After `backward`, `status` holds the paper's two norms, "router_gradient" |grad_W g(W, x)| and
-    "inner_router_gradient" |grad_W g(W, z_N)|, and their "ratio". The paper sees ratios above 100 and concludes that
-    the second may be dropped; docs/ldc-double.md shows what was measured here.
+    "inner_router_gradient" |grad_W g(W, z_N)|, and their "ratio". The paper sees ratios above 100 and drops the
+    second. On real molecules (docs/ldc-double.md) the median ratio is 145 with batches of 4, which 50 steps learn by
+    heart, 8 with batches of 8, 1.1 with batches of 128, and below 1 with log losses.
 
     inner_steps: N.  inner_lr: the size of an inner step.  Every option of `LDC` besides.
 

@@ -128,7 +128,8 @@ def every_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> 
 
 def _total(gaps: Tensor, counts: Tensor | None, smooth: float) -> Tensor:
     """The sum of |v|, with slope 0 at 0, or of its smooth form sqrt(v^2 + smooth), over the gaps that count."""
-    if smooth == 0.0:
-        return torch.linalg.vector_norm(gaps if counts is None else torch.where(counts, gaps, 0.0), 1)
-    sizes = (gaps * gaps + smooth).sqrt()
-    return (sizes if counts is None else torch.where(counts, sizes, 0.0)).sum()
+    if smooth > 0.0:
+        sizes = (gaps * gaps + smooth).sqrt()
+        return (sizes if counts is None else torch.where(counts, sizes, 0.0)).sum()
+    total: Tensor = torch.linalg.vector_norm(gaps if counts is None else torch.where(counts, gaps, 0.0), 1)
+    return total
