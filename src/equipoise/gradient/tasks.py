@@ -15,7 +15,8 @@ from equipoise.gradient.linear import Linear, find_linear
 from equipoise.gradient.shared import Shared, find_roots, walk
 from equipoise.losses import Batch
 
-_COLUMNS = 16384  # columns of the rows multiplied at once, so that float32 sums stay short
+_ENTRIES = 2**17  # of the rows multiplied at once, but not less than _COLUMNS a row: float32 sums stay short
+_COLUMNS = 2**14
 _PASSES = 3  # of the backward with low memory: a third of the columns at a time
 
 
@@ -223,8 +224,9 @@ def gram(rows: Tensor) -> Tensor:
     if rows.dtype == torch.float64:
         return rows @ rows.T
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    for start in range(0, rows.shape[1], _COLUMNS):
-        part = rows[:, start : start + _COLUMNS]
+    columns = max(_COLUMNS, _ENTRIES // len(rows))
+    for start in range(0, rows.shape[1], columns):
+        part = rows[:, start : start + columns]
         total += part @ part.T
     return total
 
