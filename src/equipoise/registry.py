@@ -83,17 +83,22 @@ def method_class(name: str) -> type[Balancer]:
 
 
 def make(name: str, num_tasks: int | None = None, *, tasks: Sequence[str] | None = None, **options: Any) -> Balancer:
-    """Build a method by name, with the options of its class.
+    """Build a method by name, with the options of its class; `preset` starts from a published form, where it has some.
 
     >>> import equipoise as eq
     >>> eq.make("ls", num_tasks=3)
     LS(num_tasks=3)
+    >>> eq.make("ldc", num_tasks=40, preset="celeba").f_factor
+    0.01
     """
     method = method_class(name)
     known = option_names(method)
     for option in options:
         if option not in known:
             raise TypeError(f"{method.__name__} has no option `{option}`; {nearest(option, known)}")
+    if "preset" in options:
+        found: Balancer = method.preset(options.pop("preset"), num_tasks, tasks=tasks, **options)  # type: ignore[attr-defined]
+        return found
     return method(num_tasks, tasks=tasks, **options)
 
 
@@ -105,4 +110,6 @@ def option_names(method: type[Balancer]) -> list[str]:
             for parameter in inspect.signature(cls.__init__).parameters.values():
                 if parameter.kind in (parameter.KEYWORD_ONLY, parameter.POSITIONAL_OR_KEYWORD):
                     names[parameter.name] = None
+    if hasattr(method, "preset"):
+        names["preset"] = None
     return [name for name in names if name not in ("self", "num_tasks", "tasks")]

@@ -12,6 +12,9 @@ _SUITES = {
     "qm9-sample": ("equipoise.suites.qm9.suite", "QM9Sample"),
     "qm9": ("equipoise.suites.qm9.suite", "QM9"),
     "celeba": ("equipoise.suites.celeba.suite", "CelebA"),
+    "cityscapes": ("equipoise.suites.cityscapes.suite", "Cityscapes"),
+    "cityscapes-offset": ("equipoise.suites.cityscapes.suite", "CityscapesOffset"),
+    "nyuv2": ("equipoise.suites.nyuv2.suite", "NYUv2"),
 }
 
 

@@ -53,18 +53,7 @@ class CelebA(Suite):
     stl: ClassVar[Mapping[str, float]] = dict(zip(ATTRIBUTES, _STL, strict=True))
     protocol: ClassVar[Protocol] = Protocol(epochs=15, batch_size=256, lr=3e-4)
     presets: ClassVar[Mapping[str, Preset]] = {
-        "ldc": Preset(
-            "ldc",
-            {
-                "router": "sigmoid-free",
-                "router_objective": "both",
-                "tau": "weights",
-                "normalize": None,
-                "discrepancy": 0.01,
-            },
-            lr=1e-3,
-            schedule=("step", {"step_size": 3, "gamma": 0.3}),
-        ),
+        "ldc": Preset("ldc", {"preset": "celeba"}, lr=1e-3, schedule=("step", {"step_size": 3, "gamma": 0.3})),
         "famo": Preset("famo", {"gamma": 1e-3}),
         "fairgrad": Preset("fairgrad", {"alpha": 2.0, "max_norm": 1.0}),
     }
