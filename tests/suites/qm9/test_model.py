@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from equipoise.suites.qm9 import load_sample
-from equipoise.suites.qm9.dense import Layout, Resident, by_size, plan_layout
+from equipoise.suites.qm9.dense import Layout, Resident, by_size, plan_layout, unpack_pairs
 from equipoise.suites.qm9.model import Network
 from equipoise.suites.qm9.network import pack, shapes, unpack
 from equipoise.suites.qm9.precision import product
@@ -24,7 +24,7 @@ quiet_pyg = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its use 
 
 
 def dense_batch(chosen, groups=4):
-    resident = Resident(SAMPLE, TARGETS, "cpu")
+    resident = Resident(SAMPLE, TARGETS[None], "cpu")
     layout = plan_layout(resident.sizes[chosen][None], groups)
     return resident.gather(torch.from_numpy(chosen)[None], layout)
 
@@ -116,15 +116,16 @@ def test_equals_torch_geometric_on_real_molecules():
 @quiet_pyg
 @needs_pyg
 def test_edges_are_those_of_torch_geometric():
-    """The shipped distances and bond classes are what PyTorch Geometric's transform gives, each over the neighbours."""
     chosen = np.array([7])
     batch = dense_batch(chosen)
     graph = reference.pyg_batch(SAMPLE, chosen)
     n = int(SAMPLE.atoms[7])
-    ours = batch.edges[0].view(n, n, 6) * (n - 1)
+    distance, order = (part.view(n, n) for part in unpack_pairs(batch.pairs))
     source, target = graph.edge_index
-    torch.testing.assert_close(ours[target, source, :5], graph.edge_attr, rtol=1e-6, atol=1e-6)
-    assert (ours.diagonal() == 0).all()
+    torch.testing.assert_close(distance[target, source], graph.edge_attr[:, 4], rtol=1e-6, atol=0)
+    kinds = torch.nn.functional.one_hot(order[target, source].long(), 4)[:, 1:].float()
+    assert torch.equal(kinds, graph.edge_attr[:, :3])
+    assert (distance.diagonal() == 0).all() and (order.diagonal() == 0).all()
 
 
 def test_layout_and_empty_places_change_nothing():
@@ -132,7 +133,7 @@ def test_layout_and_empty_places_change_nothing():
     net = network()
     alone = net(dense_batch(chosen, groups=3))[0]
     padded = np.concatenate([[len(SAMPLE)] * 2, chosen])
-    resident = Resident(SAMPLE, TARGETS, "cpu")
+    resident = Resident(SAMPLE, TARGETS[None], "cpu")
     batch = resident.gather(torch.from_numpy(padded)[None], Layout(((8, 27),)))
     torch.testing.assert_close(net(batch)[0][2:], alone, rtol=1e-5, atol=1e-6)
     assert batch.share[0].tolist() == pytest.approx([0, 0, *[1 / 6] * 6])
@@ -142,7 +143,7 @@ def test_runs_do_not_meet():
     """Two runs with their own weights and molecules give what each gives alone."""
     rows = by_size(np.arange(12), SAMPLE.atoms, 6, empty=len(SAMPLE))
     layout = plan_layout(SAMPLE.atoms[rows], 2)
-    resident = Resident(SAMPLE, TARGETS, "cpu")
+    resident = Resident(SAMPLE, TARGETS[None], "cpu")
     nets = [network(), Network()]
     alone = [net(resident.gather(torch.from_numpy(rows[r : r + 1]), layout))[0] for r, net in enumerate(nets)]
     from equipoise.suites.qm9.network import Weights, features, predictions

@@ -50,10 +50,10 @@ def test_batches_are_those_of_the_permutation():
 
 def test_targets_are_standardised_by_the_training_part():
     chosen = torch.from_numpy(SUITE.parts.train)
-    targets = SUITE.resident.targets[chosen].double()
+    targets = SUITE.resident.targets[0, chosen].double()
     torch.testing.assert_close(targets.mean(0), torch.zeros(11, dtype=torch.float64), atol=1e-5, rtol=0)
     torch.testing.assert_close(targets.std(0), torch.ones(11, dtype=torch.float64), atol=1e-5, rtol=0)
-    assert abs(float(SUITE.resident.targets[torch.from_numpy(SUITE.parts.test)].mean())) > 1e-4
+    assert abs(float(SUITE.resident.targets[0, torch.from_numpy(SUITE.parts.test)].mean())) > 1e-4
 
 
 def test_losses_and_metrics_are_what_they_say():

@@ -20,7 +20,6 @@ from torch import Tensor
 from .molecules import Molecules
 
 NODE_FEATURES = 11
-EDGE_FEATURES = 6  # single, double, triple, aromatic, distance, and a one for the bias
 
 
 class Layout(NamedTuple):
@@ -79,14 +78,16 @@ def plan_layout(sizes: npt.NDArray[np.int64], most: int = 4, overhead: float = 0
 class Batch:
     """One batch for each of R runs, laid out densely; empty molecules fill a batch that is not full.
 
-    nodes ``[R, rows, 11]``; edges, for each group ``[R, molecules * n * n, 6]``: the features of the edge from atom
-    j to atom i at [i, j], all divided by the number of neighbours and 0 where there is no edge; atoms ``[R, B]``;
-    targets ``[R, B, T]``; share ``[R, B]``: what each molecule counts in a mean over the batch, 0 if empty.
+    nodes ``[R, rows, 11]``; pairs ``[R, P]``, for each molecule of each group its n x n distances, 0 where there is
+    no edge, whose last two bits (far below what the positions tell) are the order of the bond; inverse
+    ``[R, rows]``: 1 / neighbours of each atom, 0 in padding; atoms ``[R, B]``; targets ``[R, B, T]``; share
+    ``[R, B]``: what each molecule counts in a mean over the batch, 0 if empty.
     """
 
     layout: Layout
     nodes: Tensor
-    edges: tuple[Tensor, ...]
+    pairs: Tensor
+    inverse: Tensor
     atoms: Tensor
     targets: Tensor
     share: Tensor
@@ -95,7 +96,8 @@ class Batch:
 class Resident:
     """Molecules as padded tensors on a device, from which batches are gathered there.
 
-    ``targets`` are what the network learns, one row a molecule. Row ``len(molecules)`` is an empty molecule.
+    targets: what the network learns, ``[S, molecules, T]`` in S standardisations. Row ``len(molecules)`` of
+    everything is an empty molecule.
     """
 
     def __init__(self, molecules: Molecules, targets: npt.NDArray[np.float64], device: torch.device | str) -> None:
@@ -110,41 +112,57 @@ class Resident:
         molecule = np.repeat(np.arange(count), molecules.bonds)
         i, j = molecules.bond[:, 0], molecules.bond[:, 1]
         bond[molecule, i, j] = bond[molecule, j, i] = molecules.order
-        empty = np.zeros((1, targets.shape[1]))
+        empty = np.zeros_like(targets[:, :1])
         self.empty = count
         self.sizes = np.append(molecules.atoms, 0)
         self.node = torch.from_numpy(node).to(device)
         self.position = torch.from_numpy(position).to(device)
         self.bond = torch.from_numpy(bond).to(device)
         self.atoms = torch.from_numpy(self.sizes).to(device)
-        self.targets = torch.from_numpy(np.concatenate([targets, empty]).astype(np.float32)).to(device)
+        self.targets = torch.from_numpy(np.concatenate([targets, empty], axis=1).astype(np.float32)).to(device)
 
-    def gather(self, index: Tensor, layout: Layout) -> Batch:
-        """The batch of the molecules ``index [R, B]``, each row sorted by size to fit ``layout``."""
+    def gather(self, index: Tensor, layout: Layout, which: Tensor | None = None) -> Batch:
+        """The batch of the molecules ``index [R, B]``, each row sorted by size to fit ``layout``.
+
+        which: for each run its standardisation, ``[R]``; the first where None.
+        """
         atoms = self.atoms[index]
-        nodes, edges = [], []
+        nodes, pairs, inverse = [], [], []
         for molecules, _, _, capacity in layout.slices():
-            chosen = index[:, molecules]
+            chosen, sizes = index[:, molecules], atoms[:, molecules, None]
+            inside = torch.arange(capacity, device=index.device) < sizes
             nodes.append(self.node[:, :capacity][chosen].flatten(1, 2).float())
-            edges.append(self._edges(chosen, atoms[:, molecules], capacity).view(len(index), -1, EDGE_FEATURES))
+            pairs.append(self._pairs(chosen, inside, capacity).flatten(1))
+            inverse.append((inside / (sizes - 1).clamp(min=1)).flatten(1))
         share = (atoms > 0).float()
-        share = share / share.sum(1, keepdim=True)
-        return Batch(layout, torch.cat(nodes, 1), tuple(edges), atoms, self.targets[index], share)
+        return Batch(
+            layout=layout,
+            nodes=torch.cat(nodes, 1),
+            pairs=torch.cat(pairs, 1),
+            inverse=torch.cat(inverse, 1),
+            atoms=atoms,
+            targets=self.targets[0, index] if which is None else self.targets[which[:, None], index],
+            share=share / share.sum(1, keepdim=True),
+        )
 
-    def _edges(self, chosen: Tensor, atoms: Tensor, capacity: int) -> Tensor:
-        """``[R, count, n, n, 6]`` for the molecules ``chosen [R, count]``."""
+    def _pairs(self, chosen: Tensor, inside: Tensor, capacity: int) -> Tensor:
+        """``[R, count, n, n]`` for the molecules ``chosen [R, count]``."""
         position = self.position[:, :capacity][chosen]
         distance = (position[:, :, :, None] - position[:, :, None]).square().sum(-1).sqrt()
         bond = self.bond[:, :capacity, :capacity][chosen]
-        place = torch.arange(capacity, device=chosen.device)
-        inside = place < atoms[..., None]
-        edge = inside[..., :, None] & inside[..., None, :] & (place[:, None] != place)
-        ones = torch.ones_like(distance)
-        # The fourth bond class, aromatic, is empty in PyTorch Geometric's QM9: it reads Kekule structures.
-        kinds = [(bond == order).float() for order in (1, 2, 3)]
-        features = torch.stack([*kinds, torch.zeros_like(distance), distance, ones], dim=-1)
-        share = edge / (atoms - 1).clamp(min=1)[..., None, None]
-        return features * share[..., None]
+        packed = ((distance.view(torch.int32) & -4) | bond).view(torch.float32)
+        return torch.where(inside[..., :, None] & inside[..., None, :], packed, 0.0)
+
+
+def unpack_pairs(pairs: Tensor) -> tuple[Tensor, Tensor]:
+    """Distances, and the orders of the bonds (0 to 3).
+
+    >>> distance, order = unpack_pairs(torch.tensor([1.0, 0.0]))
+    >>> distance.tolist(), order.tolist()
+    ([1.0, 0.0], [0, 0])
+    """
+    bits = pairs.view(torch.int32)
+    return (bits & -4).view(torch.float32), bits & 3
 
 
 def by_size(

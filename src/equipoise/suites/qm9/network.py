@@ -15,10 +15,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from .dense import EDGE_FEATURES, NODE_FEATURES, Batch
+from .dense import NODE_FEATURES, Batch, unpack_pairs
+from .messages import fused_messages
 from .precision import Precision, product
 
 WIDTH = 64
+EDGE_FEATURES = 6  # single, double, triple, aromatic, distance, and a one for the bias
 EDGE_WIDTH = 128
 _KINDS = 132  # matrices of the kernel: the 128 V_k, V_0, and three of zeros that keep rows aligned to 16 bytes
 MESSAGE_STEPS = 3
@@ -124,9 +126,12 @@ def unpack(weights: Weights, run: int) -> dict[str, Tensor]:
     return {name: tensor.clone(memory_format=torch.contiguous_format) for name, tensor in named.items()}
 
 
-def features(weights: Weights, batch: Batch, precision: Precision = "float32") -> Tensor:
-    """The shared representation of every molecule, ``[R, B, 64]``."""
-    atoms = _message_passing(weights, batch, precision)
+def features(weights: Weights, batch: Batch, precision: Precision = "float32", tiles: Tensor | None = None) -> Tensor:
+    """The shared representation of every molecule, ``[R, B, 64]``.
+
+    tiles: of the batch's layout on a GPU, for messages by fused kernels; without it by plain matrix products.
+    """
+    atoms = _message_passing(weights, batch, precision, tiles)
     pooled = _set_to_set(weights, batch, atoms)
     return torch.relu(torch.baddbmm(weights.out_bias, pooled, weights.out))
 
@@ -136,20 +141,41 @@ def predictions(weights: Weights, shared: Tensor) -> Tensor:
     return torch.baddbmm(weights.heads_bias, shared, weights.heads)
 
 
-def _message_passing(w: Weights, batch: Batch, precision: Precision) -> Tensor:
+def _message_passing(w: Weights, batch: Batch, precision: Precision, tiles: Tensor | None) -> Tensor:
     """The atoms' state after three rounds, ``[R, rows, 64]``; the rows of padding hold anything finite."""
     edge = _with_ones_column(w.edge)
-    coefficients = [torch.relu(torch.bmm(group, edge)) for group in batch.edges]
+    if tiles is None:
+        coefficients = [torch.relu(torch.bmm(group, edge)) for group in _edge_features(batch)]
     state = torch.relu(torch.baddbmm(w.node_bias, batch.nodes, w.node))
     for _ in range(MESSAGE_STEPS):
+        if tiles is None:
+            received = _from_neighbours(w, batch, state, coefficients, precision)
+        else:
+            received = fused_messages(state, w.kernel, edge, batch.pairs, batch.inverse, tiles, precision)
         own = torch.baddbmm(w.root_bias, state, w.root)
-        message = torch.relu(own + _from_neighbours(w, batch, state, coefficients, precision))
+        message = torch.relu(own + received)
         state = gru(
             torch.baddbmm(w.gru_input_bias, message, w.gru_input),
             torch.baddbmm(w.gru_hidden_bias, state, w.gru_hidden),
             state,
         )
     return state
+
+
+def _edge_features(batch: Batch) -> list[Tensor]:
+    """For each group ``[R, molecules * n * n, 6]``, over the number of neighbours; zeros where there is no edge."""
+    groups, start = [], 0
+    runs = len(batch.pairs)
+    for _, rows, count, capacity in batch.layout.slices():
+        length = count * capacity * capacity
+        distance, order = unpack_pairs(batch.pairs[:, start : start + length])
+        # The fourth class, aromatic, is empty in PyTorch Geometric's QM9: it reads Kekule structures.
+        kinds = [(order == kind).float() for kind in (1, 2, 3)]
+        features = torch.stack([*kinds, torch.zeros_like(distance), distance, (distance > 0).float()], dim=-1)
+        share = batch.inverse[:, rows].view(runs, -1, 1).expand(-1, -1, capacity).reshape(runs, length, 1)
+        groups.append(features * share)
+        start += length
+    return groups
 
 
 def _with_ones_column(edge: Tensor) -> Tensor:

@@ -110,9 +110,14 @@ class QM9(Suite):
     @cached_property
     def resident(self) -> Resident:
         """The molecules on the device, with standardised targets."""
+        return Resident(self.molecules, self.standardised()[None], self.device)
+
+    def standardised(self) -> npt.NDArray[np.float64]:
+        """Every molecule's targets, in deviations from the training part's mean, ``[M, T]``."""
         targets = self.molecules.targets()[:, self.columns]
         mean, std = statistics(targets, self.parts.train)
-        return Resident(self.molecules, (targets - mean) / std, self.device)
+        standardised: npt.NDArray[np.float64] = (targets - mean) / std
+        return standardised
 
     @cached_property
     def error_scale(self) -> Tensor:
@@ -135,8 +140,11 @@ class QM9(Suite):
 
     def training_rows(self, epoch: int) -> npt.NDArray[np.int64]:
         """The molecules of every batch of an epoch, ``[steps, batch]``, each batch sorted by size."""
-        order = np.random.RandomState([self.seed, epoch]).permutation(self.parts.train)
-        return by_size(order, self.resident.sizes, self.batch_size, self.resident.empty)
+        return by_size(self.training_order(epoch), self.resident.sizes, self.batch_size, self.resident.empty)
+
+    def training_order(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The training molecules in the order of an epoch."""
+        return np.random.RandomState([self.seed, epoch]).permutation(self.parts.train)
 
     def test_rows(self, part: Part) -> npt.NDArray[np.int64]:
         """The molecules of a part in batches of like size."""

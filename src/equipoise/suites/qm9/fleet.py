@@ -1,0 +1,383 @@
+"""R runs trained together: their weights, batches and balancers side by side in one step, which a GPU replays.
+
+A batch of 120 molecules leaves a large GPU idle, so methods, seeds and variants share each step: every tensor of the
+network has a leading axis of runs. Each run keeps its own weights, moments, learning rate, balancer, split and order of
+molecules, and learns what it would learn alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from equipoise.balancer import Balancer
+from equipoise.registry import make
+from equipoise.runs.config import RunConfig
+from equipoise.suites import suite_class
+
+from .dense import Layout, Resident, by_size, plan_layout
+from .messages import make_tiles
+from .network import WIDTH, Weights, features, pack, shapes
+from .precision import Precision
+from .suite import QM9
+
+HELD_OUT: tuple[Literal["validation", "test"], ...] = ("validation", "test")
+_STREAMS = 8
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
+_WARM_UP = 3
+
+
+@dataclass(frozen=True)
+class Speed:
+    """How a fleet computes; nothing here changes what is computed, but for rounding.
+
+    fused: messages by the Triton kernels. compiled: the network through torch.compile. graph: the step as a CUDA graph.
+    """
+
+    precision: Precision = "float32"
+    fused: bool = False
+    compiled: bool = False
+    graph: bool = False
+
+
+class _Answer(NamedTuple):
+    """What a balancer says of a run's step: the gradients of its losses or, if it works at the features, of these."""
+
+    losses: Tensor
+    own: list[Tensor]
+    shared: Tensor | None = None
+    heads: Tensor | None = None
+
+
+class Fleet:
+    """The state of R runs, and one step of all of them.
+
+    configs: the runs; suite, epochs, batch size and data must be the same for all.
+    """
+
+    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str, speed: Speed | None = None) -> None:
+        self.configs = tuple(configs)
+        self.device = torch.device(device)
+        self.speed = speed or Speed()
+        self.suites = _suites(self.configs)
+        first = next(iter(self.suites.values()))
+        self.tasks, self.batch_size = first.tasks, first.batch_size
+        seeds = list(self.suites)
+        self.which = torch.tensor([seeds.index(config.seed) for config in configs], device=device)
+        targets = np.stack([suite.standardised() for suite in self.suites.values()])
+        self.resident = Resident(first.molecules, targets, device)
+        self.error_scale = torch.stack([self.suites[config.seed].error_scale for config in configs]).to(device)
+        self.steps = len(self._order(configs[0].seed, 0))
+        self.layout = self._plan()
+        self.tiles = self._tiles() if self.speed.fused else None
+        self._make_state()
+        self.position = torch.zeros(1, dtype=torch.int64, device=device)
+        self.order = torch.zeros(self.steps, len(configs), self.batch_size, dtype=torch.int64, device=device)
+        self.held_out = {part: self._to_device(self._held_out_rows(part)) for part in HELD_OUT}
+        self.errors = torch.zeros(len(configs), len(self.tasks), device=device)
+        self.losses_sum = torch.zeros(len(configs), len(self.tasks), device=device)
+        self.weights_sum = torch.zeros_like(self.losses_sum)
+        self._trunk: Callable[..., tuple[Tensor, Tensor, Tensor]] = self._trunk_of
+        self._adam: Callable[..., None] = adam
+        if self.speed.compiled:
+            self._trunk = torch.compile(self._trunk_of, dynamic=False, fullgraph=True)
+            self._adam = torch.compile(adam, dynamic=False, fullgraph=True)
+        self._streams = [torch.cuda.Stream(device) for _ in range(_STREAMS)] if self.device.type == "cuda" else []
+        self._replays: dict[str, Callable[[], None]] = {}
+
+    # The data.
+
+    def epoch_rows(self, epoch: int) -> npt.NDArray[np.int64]:
+        """The molecules of every run's batches in an epoch, ``[steps, R, B]``."""
+        rows = {seed: self._order(seed, epoch) for seed in self.suites}
+        return np.stack([rows[config.seed] for config in self.configs], axis=1)
+
+    def _order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
+        suite = self.suites[seed]
+        return by_size(suite.training_order(epoch), self.resident.sizes, self.batch_size, self.resident.empty)
+
+    def _held_out_rows(self, part: Literal["validation", "test"]) -> npt.NDArray[np.int64]:
+        """A part of the data in batches that mix sizes as the training batches do, so that their layout fits."""
+        rows = {}
+        for seed, suite in self.suites.items():
+            chosen = np.random.RandomState(seed).permutation(getattr(suite.parts, part))
+            rows[seed] = by_size(chosen, self.resident.sizes, self.batch_size, self.resident.empty)
+        return np.stack([rows[config.seed] for config in self.configs], axis=1)
+
+    def _plan(self) -> Layout:
+        """The cheapest layout that fits every batch of every epoch."""
+        widest = np.zeros(self.batch_size, dtype=np.int64)
+        sizes = self.resident.sizes.astype(np.uint8)
+        for suite in self.suites.values():
+            for epoch in range(self.configs[0].epochs):
+                order = suite.training_order(epoch)
+                filled = np.zeros(self.steps * self.batch_size, dtype=np.uint8)
+                filled[: len(order)] = sizes[order]
+                widest = np.maximum(widest, np.sort(filled.reshape(-1, self.batch_size), axis=1).max(0))
+        for part in HELD_OUT:
+            widest = np.maximum(widest, self.resident.sizes[self._held_out_rows(part)].max((0, 1)))
+        return plan_layout(widest[None], most=6 if self.speed.fused else 4)
+
+    def _tiles(self) -> Tensor:
+        return torch.tensor(make_tiles(self.layout.groups), dtype=torch.int32, device=self.device)
+
+    def _to_device(self, rows: npt.NDArray[np.int64]) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
+
+    # The state.
+
+    def _make_state(self) -> None:
+        """Weights as one row of numbers a run (the heads' apart), balancers, and Adam's moments."""
+        self.trunk, self.heads = (
+            torch.stack(part).to(self.device).requires_grad_()
+            for part in zip(*(_flat_weights(self.suites[config.seed]) for config in self.configs), strict=True)
+        )
+        self.balancers: list[Balancer] = []
+        for config in self.configs:
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(config.seed)
+                self.balancers.append(make(config.method, tasks=self.tasks, **config.options).to(self.device))
+        own = [list(balancer.parameters()) for balancer in self.balancers]
+        self.own_counts = [sum(p.numel() for p in parameters) for parameters in own]
+        flat = [p.detach().reshape(-1) for parameters in own for p in parameters]
+        self.own = torch.cat(flat) if flat else torch.zeros(0, device=self.device)
+        at = 0
+        for parameter in (p for parameters in own for p in parameters):
+            parameter.data = self.own[at : at + parameter.numel()].view(parameter.shape)
+            at += parameter.numel()
+        self.moments = [torch.zeros_like(x) for x in (self.trunk, self.heads, self.own) for _ in range(2)]
+        self.time = torch.zeros((), dtype=torch.float64, device=self.device)
+        self.lr = torch.tensor([[config.lr] for config in self.configs], device=self.device)
+        self.own_lr = torch.zeros_like(self.own)
+        self.set_rates([(config.lr, config.balancer_lr) for config in self.configs])
+
+    def set_rates(self, rates: Sequence[tuple[float, float]]) -> None:
+        """The learning rates of every run's weights and of its balancer's own parameters."""
+        self.lr.copy_(torch.tensor([[lr] for lr, _ in rates]))
+        own = [lr for (_, lr), count in zip(rates, self.own_counts, strict=True) for _ in range(count)]
+        self.own_lr.copy_(torch.tensor(own))
+
+    def state(self) -> dict[str, Any]:
+        """Everything the next epoch depends on, but the rates."""
+        return {
+            "trunk": self.trunk.detach().clone(),
+            "heads": self.heads.detach().clone(),
+            "moments": [moment.clone() for moment in self.moments],
+            "time": self.time.clone(),
+            "balancers": [
+                {name: tensor.detach().clone() for name, tensor in balancer.state_dict().items()}
+                for balancer in self.balancers
+            ],
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go back to what `state` gave; every tensor stays where it is."""
+        with torch.no_grad():
+            self.trunk.copy_(state["trunk"])
+            self.heads.copy_(state["heads"])
+            self.time.copy_(state["time"])
+            for moment, stored in zip(self.moments, state["moments"], strict=True):
+                moment.copy_(stored)
+        for balancer, stored in zip(self.balancers, state["balancers"], strict=True):
+            balancer.load_state_dict(stored)
+
+    # A step.
+
+    def begin_epoch(self, rows: npt.NDArray[np.int64]) -> None:
+        """Lay out the epoch's batches (from `epoch_rows`), and raise if a loss was bad in the last one."""
+        self.order.copy_(torch.from_numpy(rows))
+        self.position.zero_()
+        self.losses_sum.zero_()
+        self.weights_sum.zero_()
+        for balancer in self.balancers:
+            balancer.start_epoch()
+
+    def step(self) -> None:
+        """The next batch of the epoch, for every run."""
+        index = self.order.index_select(0, self.position)[0]
+        shared, targets, share = self._trunk(self.trunk, index)
+        representation = shared.detach().requires_grad_()
+        losses = self._losses(self.heads, representation, targets, share)
+        answers = self._balance(losses, representation, targets, share)
+        d_losses = torch.stack([answer.losses for answer in answers])
+        d_shared, d_heads = torch.autograd.grad(losses, (representation, self.heads), d_losses)
+        for run, answer in enumerate(answers):
+            if answer.shared is not None:
+                d_shared[run].copy_(answer.shared)
+                d_heads[run].copy_(answer.heads)
+        (d_trunk,) = torch.autograd.grad(shared, self.trunk, d_shared)
+        with torch.no_grad():
+            self.time += 1
+            d_own = [part.reshape(-1) for answer in answers for part in answer.own]
+            updates = [(self.trunk, d_trunk, self.lr), (self.heads, d_heads, self.lr)]
+            if d_own:
+                updates.append((self.own, torch.cat(d_own), self.own_lr))
+            for i, (weights, gradient, lr) in enumerate(updates):
+                self._adam(weights.detach(), gradient, *self.moments[2 * i : 2 * i + 2], lr, self.time)
+            self._look_again(index)
+            self.losses_sum += losses.detach()
+            self.weights_sum += torch.stack([balancer.last_weights for balancer in self.balancers])
+            self.position += 1
+
+    def _trunk_of(self, trunk: Tensor, index: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The shared representation of the molecules ``index [R, B]``, their targets and what each counts."""
+        batch = self.resident.gather(index, self.layout, self.which)
+        weights = _weights_of(trunk, len(self.tasks))
+        return features(weights, batch, self.speed.precision, self.tiles), batch.targets, batch.share
+
+    def _losses(self, heads: Tensor, shared: Tensor, targets: Tensor, share: Tensor) -> Tensor:
+        """Every task's mean squared error, ``[R, T]``."""
+        errors = self._predictions(heads, shared) - targets
+        return (errors.square() * share[..., None]).sum(1)
+
+    def _predictions(self, heads: Tensor, shared: Tensor) -> Tensor:
+        tasks = len(self.tasks)
+        matrix, bias = heads.split([WIDTH * tasks, tasks], dim=1)
+        return torch.baddbmm(bias[:, None], shared, matrix.view(-1, WIDTH, tasks))
+
+    def _balance(self, losses: Tensor, shared: Tensor, targets: Tensor, share: Tensor) -> list[_Answer]:
+        """Every balancer's answer; on a GPU side by side, since each is a chain of tiny kernels."""
+        streams = self._streams
+        current = torch.cuda.current_stream(self.device) if streams else None
+        for stream in streams:
+            stream.wait_stream(current)
+        answers = []
+        for run, balancer in enumerate(self.balancers):
+            with torch.cuda.stream(streams[run % len(streams)]) if streams else nullcontext():
+                if balancer.needs_shared:
+                    answers.append(self._ask_with_features(run, shared, targets, share))
+                else:
+                    answers.append(self._ask(run, losses))
+        for stream in streams:
+            current.wait_stream(stream)  # type: ignore[union-attr]
+        return answers
+
+    def _ask(self, run: int, losses: Tensor) -> _Answer:
+        leaf = losses.detach()[run].requires_grad_()
+        d_losses, *own = _gradients(self.balancers[run](leaf), [leaf, *self.balancers[run].parameters()])
+        return _Answer(d_losses, own)
+
+    def _ask_with_features(self, run: int, shared: Tensor, targets: Tensor, share: Tensor) -> _Answer:
+        """The run's own graph from features to losses, which a gradient method walks."""
+        leaf, heads = shared.detach()[run].requires_grad_(), self.heads.detach()[run].requires_grad_()
+        losses = self._losses(heads[None], leaf[None], targets[run, None], share[run, None])[0]
+        scalar = self.balancers[run](losses, shared=leaf)
+        d_shared, d_heads, *own = _gradients(scalar, [leaf, heads, *self.balancers[run].parameters()])
+        return _Answer(torch.zeros_like(losses), own, d_shared, d_heads)
+
+    def _look_again(self, index: Tensor) -> None:
+        """The batch's losses after the step, for balancers that compare."""
+        if not any(balancer.needs_after_step for balancer in self.balancers):
+            return
+        shared, targets, share = self._trunk(self.trunk, index)
+        losses = self._losses(self.heads, shared, targets, share)
+        for run, balancer in enumerate(self.balancers):
+            balancer.after_step(losses[run])
+
+    @torch.no_grad()
+    def _test_step(self, part: Literal["validation", "test"]) -> None:
+        index = self.held_out[part].index_select(0, self.position)[0]
+        shared, targets, share = self._trunk(self.trunk, index)
+        errors = (self._predictions(self.heads, shared) - targets).abs()
+        self.errors += (errors * (share > 0)[..., None]).sum(1)
+        self.position += 1
+
+    # Epochs.
+
+    def train_epoch(self, rows: npt.NDArray[np.int64]) -> None:
+        """One epoch of every run over the batches `epoch_rows` gave; does not wait for the device."""
+        self.begin_epoch(rows)
+        step = self._replay("train", self.step)
+        for _ in range(self.steps):
+            step()
+
+    def evaluate(self, part: Literal["validation", "test"]) -> list[dict[str, float]]:
+        """Every run's metrics over a part of the data."""
+        self.position.zero_()
+        step = self._replay(part, lambda: self._test_step(part))
+        self.errors.zero_()
+        for _ in range(len(self.held_out[part])):
+            step()
+        counts = [len(getattr(self.suites[config.seed].parts, part)) for config in self.configs]
+        mean = (self.errors * self.error_scale).double().cpu() / torch.tensor(counts)[:, None]
+        return [dict(zip(self.tasks, row, strict=True)) for row in mean.tolist()]
+
+    def _replay(self, name: str, step: Callable[[], None]) -> Callable[[], None]:
+        """The step as a CUDA graph, captured at its first use; itself where graphs are not asked for."""
+        if not self.speed.graph:
+            return step
+        if name not in self._replays:
+            before = self.state()
+            side = torch.cuda.Stream(self.device)
+            side.wait_stream(torch.cuda.current_stream(self.device))
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UP):
+                    self.position.zero_()
+                    step()
+            torch.cuda.current_stream(self.device).wait_stream(side)
+            graph = torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                step()
+            self.load_state(before)
+            for tensor in (self.position, self.losses_sum, self.weights_sum, self.errors):
+                tensor.zero_()
+            self._replays[name] = graph.replay
+        return self._replays[name]
+
+
+@torch.no_grad()
+def adam(weights: Tensor, gradient: Tensor, moment1: Tensor, moment2: Tensor, lr: Tensor, time: Tensor) -> None:
+    """torch.optim.Adam's update in place, with a rate for each row or entry; `time` counts from 1."""
+    moment1.lerp_(gradient, 1 - _BETA1)
+    moment2.mul_(_BETA2).addcmul_(gradient, gradient, value=1 - _BETA2)
+    correction1, correction2 = 1 - _BETA1**time, (1 - _BETA2**time).sqrt()
+    rate = (lr / correction1).to(weights.dtype)
+    weights.sub_(rate * moment1 / (moment2.sqrt() / correction2.to(weights.dtype) + _EPSILON))
+
+
+def _gradients(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
+    """The scalar's gradients, zeros where it does not depend on an input."""
+    return list(torch.autograd.grad(scalar, inputs, allow_unused=True, materialize_grads=True))
+
+
+def _suites(configs: Sequence[RunConfig]) -> dict[int, QM9]:
+    """The data of every seed, on the CPU; molecules read once."""
+    for name in ("suite", "epochs", "batch_size", "data", "suite_options"):
+        values = [getattr(config, name) for config in configs]
+        if any(value != values[0] for value in values):
+            raise ValueError(f"`configs` must agree on `{name}`; found {values}.")
+    suites: dict[int, QM9] = {}
+    for config in configs:
+        if config.method == "ldc-double" or config.shared != "features":
+            raise ValueError(f"`configs` must work at the features in a single loop; found {config.label!r}.")
+        if config.seed not in suites:
+            found = suite_class(config.suite)
+            assert issubclass(found, QM9)
+            data = None if config.data is None else Path(config.data)
+            suite = found(seed=config.seed, data=data, batch_size=config.batch_size, **config.suite_options)
+            if suites:
+                suite.molecules = next(iter(suites.values())).molecules
+            suites[config.seed] = suite
+    return suites
+
+
+def _flat_weights(suite: QM9) -> tuple[Tensor, Tensor]:
+    """A new network's parameters as two rows: all but the heads', and the heads'."""
+    weights = [tensor.detach().flatten() for tensor in pack(dict(suite.model().named_parameters()))]
+    return torch.cat(weights[:-2]), torch.cat(weights[-2:])
+
+
+def _weights_of(trunk: Tensor, tasks: int) -> Weights:
+    """The weights in the rows of all but the heads' parameters; the places of the heads' are empty."""
+    sizes = shapes(tasks)[:-2]
+    parts = trunk.split([rows * columns for rows, columns in sizes], dim=1)
+    named = [part.view(-1, *size) for part, size in zip(parts, sizes, strict=True)]
+    return Weights(*named, trunk.new_empty(0), trunk.new_empty(0))
