@@ -91,7 +91,7 @@ class UW(Reference):
 
 
 class GO4Align(Reference):
-    groups, rate = 2, 0.05
+    groups, rate = 2, 0.005
 
     def start(self):
         self.p = np.full(self.k, 1 / self.k)
@@ -99,7 +99,7 @@ class GO4Align(Reference):
     def step(self, ls, at, begins):
         mass = self.p[at].sum()
         p = self.p[at] * np.exp(-self.rate * (ls - ls.min()))
-        self.p[at] = p = mass * p / p.sum()
+        self.p[at] = p = mass * (p / p.sum())
         x = ls.sum() / ls * p
         weights = best_groups(x, self.groups)
         return weights @ ls, weights
@@ -115,7 +115,7 @@ def best_groups(x, groups):
     for count in range(min(groups, len(x))):
         for cuts in combinations(range(1, len(x)), count):
             means = np.concatenate([np.full(len(run), run.mean()) for run in np.split(x[order], cuts)])
-            error = ((x[order] - means) ** 2).sum()
+            error = (((x[order] - means) / x.max()) ** 2).sum()
             if best is None or error < best[0] * (1 - 1e-9):
                 best = error, means
     result = np.empty_like(x)
@@ -187,8 +187,8 @@ TABLE = {
     "rlw": ("rlw", {"seed": 3}, RLW),
     "dwa": ("dwa", {}, DWA),
     "uw": ("uw", {"init": 0.3}, UW),
-    "go4align": ("go4align", {"step": 0.05}, GO4Align),
-    "go4align-4": ("go4align", {"step": 0.05, "groups": 4}, GO4AlignFour),
+    "go4align": ("go4align", {"step": 0.005}, GO4Align),
+    "go4align-4": ("go4align", {"step": 0.005, "groups": 4}, GO4AlignFour),
     "stch": ("stch", {"mu": 0.5, "warmup": 1}, STCH),
     "famo": ("famo", {}, FAMO),
     "famo-next": ("famo", {"second_look": "next"}, FAMONext),

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equipoise.balancer import Balancer, CommonOptions
+from equipoise.balancer import NON_POSITIVE, Balancer, CommonOptions
 from equipoise.distributed import join_losses, world_size
 from equipoise.losses import Batch, Losses, label_counts, read
 
@@ -47,8 +47,6 @@ class FAMO(Balancer):
     >>> balancer.logits
     tensor([-0.0250,  0.0250])
     """
-
-    needs_positive = True
 
     def __init__(
         self,
@@ -147,6 +145,8 @@ class FAMO(Balancer):
         excess = losses - self.min_losses.to(losses) + EPSILON
         return excess if present is None else torch.where(present, excess, 1.0)
 
-    def _check_losses(self, values: Tensor, mask: Tensor | None) -> Tensor | None:
-        """A loss must be above its own bound."""
-        return super()._check_losses(self._excess(values, mask), mask)
+    def _refused(self, values: Tensor) -> Tensor:
+        return (self._excess(values, None) <= 0).to(torch.uint8) * NON_POSITIVE
+
+    def _rule(self, reason: int) -> str:  # noqa: ARG002 (there is one reason)
+        return "must be above its `min_losses` for FAMO, which takes the logarithm of what is above them"
