@@ -63,6 +63,18 @@ class Head(nn.Module):
             return self.out(hidden)  # type: ignore[no-any-return]
 
 
+def unpool(values: Tensor, indices: Tensor, shape: torch.Size) -> Tensor:
+    """Zeros of `shape` with the values where pooling found its maxima; unlike torch's own, the same on every run.
+
+    >>> pooled, index = F.max_pool2d(torch.tensor([[[[1.0, 4.0], [3.0, 2.0]]]]), 2, return_indices=True)
+    >>> unpool(pooled, index, torch.Size([1, 1, 2, 2]))
+    tensor([[[[0., 4.],
+              [0., 0.]]]])
+    """
+    found = values.new_zeros(*shape[:2], shape[2] * shape[3])
+    return found.scatter(2, indices.flatten(2), values.flatten(2)).view(shape)
+
+
 class Level(NamedTuple):
     """What the backbone has at one level: coming in, and after its last convolution, on the way down or up."""
 
@@ -92,7 +104,7 @@ class Backbone(nn.Module):
             indices.append(index)
         up = []
         for i in reversed(_LEVELS):
-            entry = F.max_unpool2d(x, indices[i], [2, 2], output_size=down[i].exit.shape[-2:])
+            entry = unpool(x, indices[i], down[i].exit.shape)
             x = self.up_rest[i](self.up_first[i](entry))
             up.append(Level(entry, x))
         return down, up[::-1]
