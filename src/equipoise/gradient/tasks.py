@@ -208,7 +208,7 @@ _UNREACHED = (
     "`shared` must be upstream of the losses; found no path from any loss to it. Shared features that a wrapper hands "
     "out beside the predictions (DistributedDataParallel with static_graph or find_unused_parameters, a compiled "
     "region, reentrant checkpointing) are not the ones the heads used: build the balancer with shared=model.trunk, the "
-    "module itself, or compute the losses from the features that are passed."
+    "module itself, or compute the losses from the features that are passed (checkpoint with use_reentrant=False)."
 )
 
 
