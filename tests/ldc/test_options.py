@@ -27,6 +27,8 @@ BAD = [
     ({"pairs": [(0, 3)]}, r"`pairs` must hold pairs of two different tasks from 0 to 2; found \(0, 3\)"),
     ({"pairs": [(1, 1)]}, "two different tasks"),
     ({"pairs": [(0, 1, 2)]}, "two different tasks"),
+    ({"pairs": None}, "`pairs` must be one of.*or a list of pairs; found None"),
+    ({"pairs": [3]}, "two different tasks"),
     ({"smooth": -1.0}, "`smooth` must be a finite number, 0 or more; found -1.0"),
     ({"floor": 1.0}, "`floor` must be at least 0 and below 1; found 1.0"),
     ({"floor": 0.1, "router": "sigmoid"}, "`floor` is for router='softmax'"),

@@ -114,9 +114,10 @@ def test_published_qm9_router_dies_on_positive_losses():
 
 
 @every_form
-def test_one_task(form):
-    options = {k: v for k, v in FORMS[form].items() if k not in ("pairs", "normalize", "min_losses")}
-    balancer = make(1, **options)
+@pytest.mark.parametrize("pairs", ["chain", "shuffle", "all", []])
+def test_one_task(form, pairs):
+    options = {k: v for k, v in FORMS[form].items() if k not in ("normalize", "min_losses")}
+    balancer = make(1, **options | {"pairs": pairs})
     for loss in (2.0, 1.0):
         total, dl, dw = step(balancer, [loss])
         assert np.isfinite(total) and np.isfinite(dw).all() and dl[0] > 0
@@ -161,6 +162,12 @@ def test_weights_are_the_routers():
     close(balancer.weights, 1 / (1 + np.exp([-0.5, -1.0, 2.0])), 1e-12)
 
 
+def test_strided_losses():
+    losses = torch.rand(3, 2, dtype=torch.float64, requires_grad=True)
+    for pairs in ("chain", "all"):
+        make(3, pairs=pairs, normalize=None, tau="ones", router_objective="both")(losses[:, 0]).backward()
+
+
 def test_floor_holds():
     balancer = make(4, [30.0, 0.0, 0.0, 0.0], floor=0.2)
     step(balancer, [1.0] * 4)
@@ -191,6 +198,7 @@ DECLARED = [  # options, scale-invariant, permutation-equivariant, for three tas
     ({"pairs": "all", "normalize": (2.0, 2.0, 2.0)}, False, True),
     ({"pairs": "all", "normalize": (2.0, 2.0, 3.0)}, False, False),
     ({"pairs": "all", "min_losses": (0.1, 0.1, 0.1)}, False, True),
+    ({"pairs": "all", "min_losses": (0.0, 0.0, 0.0)}, True, True),
     ({"pairs": "all", "tau": (1.0, 1.0, 2.0), "router_objective": "both"}, True, False),
     ({"pairs": "all", "router": "sigmoid"}, True, False),
     ({"pairs": "all", "router": "sigmoid-free"}, True, True),

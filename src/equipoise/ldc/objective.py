@@ -116,7 +116,7 @@ def every_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> 
         gaps = u[:, None] - u[None, :]
         both = torch.ones_like(gaps, dtype=torch.bool) if present is None else present[:, None] & present[None, :]
         return _total(gaps, both.triu(1), smooth) * (2.0 / tasks)
-    values = u.detach() if present is None else torch.where(present, u.detach(), torch.inf)
+    values = u.detach().contiguous() if present is None else torch.where(present, u.detach(), torch.inf)
     ordered = values.sort().values
     smaller = torch.searchsorted(ordered, values)
     not_larger = torch.searchsorted(ordered, values, right=True)

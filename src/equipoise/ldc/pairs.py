@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
@@ -58,8 +58,16 @@ class Pairs(nn.Module):
 
 def _listed(num_tasks: int, pairs: Sequence[Any]) -> Tensor:
     tasks = range(num_tasks)
+    if not isinstance(pairs, Iterable):
+        raise ValueError(f"`pairs` must be one of {KINDS} or a list of pairs; found {pairs!r}.")
     for pair in pairs:
-        if isinstance(pair, str) or len(pair) != 2 or any(i not in tasks for i in pair) or pair[0] == pair[1]:
+        if (
+            not isinstance(pair, Sequence)
+            or isinstance(pair, str)
+            or len(pair) != 2
+            or any(i not in tasks for i in pair)
+            or pair[0] == pair[1]
+        ):
             raise ValueError(
                 f"`pairs` must hold pairs of two different tasks from 0 to {num_tasks - 1}; found {pair!r}."
             )

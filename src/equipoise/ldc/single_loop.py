@@ -116,7 +116,8 @@ class LDC(Balancer):
         if self.normalize in NORMALIZATIONS:
             self.register_buffer("first_losses", torch.zeros(self.num_tasks))
         self.pairs = Pairs(self.num_tasks, pairs, smooth)
-        self.scale_invariant = self.normalize in ("rescale", "log") and self.min_losses is None
+        shifted = self.min_losses is not None and bool(self.min_losses.any())
+        self.scale_invariant = self.normalize in ("rescale", "log") and not shifted
         constants = (self.preferences, self.scales, self.min_losses)
         self.permutation_equivariant = self.num_tasks == 1 or (
             all(bool((c == c[0]).all()) for c in constants if c is not None)
