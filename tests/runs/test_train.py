@@ -41,7 +41,10 @@ def run_in_pieces(config, root, pieces):
     return stopped
 
 
-@pytest.mark.parametrize("method", [name for name in methods() if name != "ldc-double"])
+NAMES = [name if name != "ldc-double" else "ldc-double:inner_lr=0.01:inner_steps=2" for name in methods()]
+
+
+@pytest.mark.parametrize("method", NAMES)
 def test_stopped_runs_end_with_the_same_bits(method, tmp_path):
     config = expand(configure("twin", method, seed=3))[0]
     train(config, tmp_path / "whole")
@@ -64,6 +67,14 @@ def test_exact_parameters_and_step_schedule_resume_too(tmp_path):
 def test_another_seed_gives_other_numbers(tmp_path):
     results = [train(configure("twin", "ls", seed=seed), tmp_path)["metrics"] for seed in (0, 1)]
     assert results[0] != results[1]
+
+
+def test_the_double_loop_s_norms_are_written_down(tmp_path):
+    config = configure("twin", "ldc-double:inner_lr=0.01:inner_steps=2", settings={"epochs": 1})
+    train(config, tmp_path)
+    steps = read_run(tmp_path / config.folder).steps
+    assert steps[0]["router_gradient"] == 0  # all losses are 1 after rescaling, and the weights equal
+    assert all(step["router_gradient"] > 0 and step["inner_router_gradient"] > 0 for step in steps[1:])
 
 
 def test_the_best_validation_epoch_is_reported(tmp_path):

@@ -23,9 +23,9 @@ _LATEX = {
 
 def markdown(table: Table) -> str:
     """GitHub's pipes; best bold, second best underlined."""
-    head = ["method", *(_escape_pipes(_title(column)) for column in table.columns)]
+    head = ["method", *(_escape_pipes(column_title(column)) for column in table.columns)]
     rows = [
-        [_escape_pipes(_name(line)), *(_marked_up(line, c, "**{}**", "<u>{}</u>") for c in table.columns)]
+        [_escape_pipes(line_name(line)), *(_marked_up(line, c, "**{}**", "<u>{}</u>") for c in table.columns)]
         for line in table.lines
     ]
     lines = [head, ["---", *("---:" for _ in table.columns)], *rows]
@@ -57,14 +57,14 @@ def latex(table: Table) -> str:
         rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
         rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
         r"\toprule",
-        _tex_row(["method", *(_title(column) for column in table.columns)]),
+        _tex_row(["method", *(column_title(column) for column in table.columns)]),
         r"\midrule",
     ]
     for before, line in zip([None, *table.lines], table.lines, strict=False):
         if before is not None and before.kind != line.kind:
             lines.append(r"\midrule")
         cells = [_marked_up(line, c, r"\textbf{{{}}}", r"\underline{{{}}}", tex=True) for c in table.columns]
-        lines.append(" & ".join([_tex(_name(line)), *cells]) + r" \\")
+        lines.append(" & ".join([_tex(line_name(line)), *cells]) + r" \\")
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
@@ -73,11 +73,11 @@ def for_terminal(table: Table, width: int) -> RichTable:
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    names = [_name(line) for line in table.lines]
-    titles = [_title(column) for column in table.columns]
+    names = [line_name(line) for line in table.lines]
+    titles = [column_title(column) for column in table.columns]
     for turned, spread in ((False, True), (True, True), (True, False)):
         texts = [
-            [_text(line.cells.get(column.key), column, spread) for column in table.columns] for line in table.lines
+            [cell_text(line.cells.get(column.key), column, spread) for column in table.columns] for line in table.lines
         ]
         cells, head, left = (texts, titles, names) if not turned else (_turn(texts), names, titles)
         columns = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
@@ -107,7 +107,8 @@ def number(value: float, digits: int) -> str:
     return f"{value:.{digits}f}"
 
 
-def _text(cell: Cell | None, column: Column, spread: bool = True) -> str:
+def cell_text(cell: Cell | None, column: Column, spread: bool = True) -> str:
+    """The mean, and its deviation where there is one."""
     if cell is None:
         return "—"
     std = f" ± {number(cell.std, column.digits)}" if cell.std is not None and spread else ""
@@ -123,18 +124,20 @@ def _mark_of(line: Line, column: Column) -> Mark | None:
     return cell.mark if cell else None
 
 
-def _title(column: Column) -> str:
+def column_title(column: Column) -> str:
+    """Name, unit, and which end is better."""
     unit = f" ({column.unit})" if column.unit else ""
     return f"{column.title}{unit} {_ARROWS[column.better]}".strip()
 
 
-def _name(line: Line) -> str:
+def line_name(line: Line) -> str:
+    """The label; a published row's has a dagger."""
     return f"{line.label}†" if line.kind == "published" else line.label
 
 
 def _marked_up(line: Line, column: Column, best: str, second: str, *, tex: bool = False) -> str:
     cell = line.cells.get(column.key)
-    text = _tex(_text(cell, column)) if tex else _text(cell, column)
+    text = _tex(cell_text(cell, column)) if tex else cell_text(cell, column)
     return {"best": best, "second": second, None: "{}"}[_mark_of(line, column)].format(text)
 
 

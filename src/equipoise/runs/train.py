@@ -12,8 +12,10 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.registry import make
 from equipoise.runs.config import RunConfig
+from equipoise.runs.double_loop import double_loop_backward
 from equipoise.runs.machine import environment, peak_memory, reset_peak_memory, synchronize
 from equipoise.runs.measure import conflict, selection_score
 from equipoise.runs.store import RunFolder, open_run
@@ -23,6 +25,7 @@ from equipoise.weighting.stl import STL
 Notify: TypeAlias = Callable[[Mapping[str, Any]], None]
 
 STEP_ROWS = 1000  # about how many rows steps.csv gets
+ROUTER_NORMS = ("router_gradient", "inner_router_gradient")  # what Algorithm 1 leaves in a balancer's status
 _REPORT_SECONDS = 0.25
 
 
@@ -134,11 +137,13 @@ class Training:
         self.seconds += time.monotonic() - began
 
     def _step(self, batch: Any) -> Tensor:
-        losses, features = self.suite.losses(self.model, batch)
-        shared = self.trunk if self.config.shared == "parameters" else features
-        scalar = self.balancer(losses, shared=shared if self.balancer.needs_shared else None)
         self.optimizer.zero_grad()
-        scalar.backward()
+        if isinstance(self.balancer, DoubleLoopLDC):
+            losses = double_loop_backward(self.suite, self.model, self.balancer, batch)
+        else:
+            losses, features = self.suite.losses(self.model, batch)
+            shared = self.trunk if self.config.shared == "parameters" else features
+            self.balancer(losses, shared=shared if self.balancer.needs_shared else None).backward()
         self.optimizer.step()
         if self.balancer.needs_after_step:
             with torch.no_grad():
@@ -202,6 +207,7 @@ class Training:
 
     def _log_step(self, position: int, losses: Tensor) -> None:
         row: dict[str, float] = {"step": position}
+        row.update((name, float(self.balancer.status[name])) for name in ROUTER_NORMS if name in self.balancer.status)
         row.update((f"loss:{task}", v) for task, v in zip(self.suite.tasks, losses.tolist(), strict=True))
         row.update(
             (f"weight:{task}", v) for task, v in zip(self.suite.tasks, self.balancer.weights.tolist(), strict=True)

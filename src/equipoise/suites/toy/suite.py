@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from equipoise.suites.suite import Metric, Part, Preset, Protocol, Suite
 from equipoise.suites.toy.problem import SCALES, STARTS, Sign, toy_losses
 
+_LDC = {"tau": "ones", "normalize": list(SCALES), "discrepancy": 0.5}
+
 
 class Point(nn.Module):
     """A model that is one point in the plane."""
@@ -38,8 +40,8 @@ class Toy(Suite):
     protocol: ClassVar[Protocol] = Protocol(epochs=50, batch_size=1, lr=1e-3)
     # l / l0 cannot work here: l0 is 0 at one start and negative at another. Fixed scales can.
     presets: ClassVar[Mapping[str, Preset]] = {
-        "ldc": Preset("ldc", {"router": "sigmoid", "tau": "ones", "normalize": list(SCALES), "discrepancy": 0.5}),
-        "ldc-no-router": Preset("ldc", {"router": None, "tau": "ones", "normalize": list(SCALES), "discrepancy": 0.5}),
+        "ldc": Preset("ldc", {"router": "sigmoid", "router_objective": "both", **_LDC}),
+        "ldc-no-router": Preset("ldc", {"router": None, **_LDC}),
         "famo": Preset("famo", {"gamma": 0.0, "min_losses": [-2.1, -21.0]}),
     }
 
