@@ -19,8 +19,6 @@ class AlignedMTL(SolvedBalancer):
     that gradients depend on each other, so that only as many directions as they span are aligned.
     The heads get the plain sum of the losses.
 
-    Eigenvalues come from torch.linalg.eigh, which waits for the device on a GPU.
-
     scale: s^2 is the "min", the "median" (the lower middle) or the mean ("rmse") of the eigenvalues.
 
     >>> import torch, equipoise as eq

@@ -14,8 +14,6 @@ class ConFIG(SolvedBalancer):
     (two opposite gradients, for one) there is no such direction: d = 0, where the reference returns rounding.
     The heads get the plain sum of the losses.
 
-    Eigenvalues come from torch.linalg.eigh, which waits for the device on a GPU.
-
     >>> import torch, equipoise as eq
     >>> x = torch.tensor([1.0, 1.0], requires_grad=True)
     >>> eq.ConFIG(num_tasks=2)([x[0], 3 * x[1]], shared=[x]).backward()

@@ -8,8 +8,6 @@ from torch import Tensor
 from equipoise.gradient.solvers.common import TINY, Solution, normalise
 from equipoise.gradient.solvers.complementarity import problem, solve
 
-_NO_DIRECTION = 1e-12  # squared length of g_w, relative to the gradients it is made of, that is rounding
-
 
 def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
     """The coefficients of d = g0 + c |g0| g_w / |g_w|, g0 the mean gradient and g_w = J'w.
@@ -30,14 +28,15 @@ def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
     mean = inside / inside.sum().clamp(min=1.0)
     cost = gram @ mean
     radius = c * torch.dot(mean, cost).clamp(min=0.0).sqrt()
-    u = solve(problem(gram, cost.unsqueeze(-1), active, (radius * radius).view(1, 1))).squeeze(-1)
+    u = solve(problem("ball", gram, active, cost.unsqueeze(-1), (radius * radius).view(1, 1))).squeeze(-1)
     weights = u / u.sum().clamp(min=TINY)
     product = gram @ weights
     square = torch.dot(weights, product).clamp(min=0.0)
-    lengths = torch.dot(weights, gram.diagonal().sqrt())
-    degenerate = ~(square > _NO_DIRECTION * lengths * lengths)
-    pull = radius / torch.where(degenerate, 1.0, square).sqrt()
+    # |J'u| = c |g0| at a solution; without one u runs away along gradients that cancel and |J'u| stays behind
+    degenerate = ~(torch.dot(u, gram @ u) > (1 - 1e-4) * radius * radius)
+    pull = radius / torch.where(degenerate, 1.0, square.clamp(min=TINY)).sqrt()
     slope = cost + pull * product
     violation = ((torch.dot(weights, slope) - slope) * inside).amax().clamp(min=0.0)
+    degenerate = degenerate | (violation > 1e-4 * slope.abs().amax())
     coefficients = mean + torch.where(degenerate, 0.0, pull * weights)
     return Solution(coefficients, torch.where(degenerate, 0.0, violation), degenerate)

@@ -1,110 +1,152 @@
-"""Complementarity: u >= 0, z = G u + q - theta >= 0 and u . z = 0, for positive semidefinite G.
+"""Quadratic problems over u >= 0: z = G u + q - theta >= 0 and u . z = 0, for positive semidefinite G.
 
-These are the optimality conditions of minimising 1/2 u'Gu + (q - theta)'u over u >= 0, the problem behind
-the min-norm point, the projections on the dual cone and CAGrad. Two methods, one after the other:
+These are the optimality conditions behind the min-norm point, the projections on the dual cone and CAGrad,
+which differ in what theta is. Three methods work together:
 
 Pivoting guesses which entries of u are positive, solves the linear system of that guess, and moves every
-entry that came out with the wrong sign to the other side. From "all positive" it is exact after 1 to 10
-guesses nearly always, but nothing proves that it ends: on many dependent gradients it may cycle.
-Where it did not end, an interior point method (Mehrotra's predictor and corrector) decides.
+entry that came out with the wrong sign to the other side. From "all positive" 1 to 10 guesses do nearly
+always, but nothing proves that it ends: on many dependent gradients it may cycle.
+Where it did not end, an interior point method (Mehrotra's predictor and corrector) finds u instead.
+
+Proximal steps make the answer independent of rounding: with dependent gradients there are many u with the
+same G u. Each step solves with a little of |u - last u|^2 added, starting from u = 0, and so takes the same one
+of them whatever the scale of the gradients; without the last step's u it would be off where G is nearly
+singular.
 
 Vectors are columns, [..., K, 1], so that a batch of problems is solved like one.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from equipoise.gradient.solvers.common import TINY, may_look
 
-_PROXIMAL = (
-    1e-14  # added to the diagonal, relative to it: singular matrices become solvable, answers move less than rounding
-)
-_FLOOR = 1e-30  # the same for a gradient that is exactly zero
-_GUESSES, _ITERATIONS = 16, 30
+_PROXIMAL = 1e-8  # of |g_i|^2: well above rounding, well below the eigenvalues that matter
+_SINGULAR = 1e-14  # the same for the interior point method, which starts only once
+_FLOOR = 1e-30  # stands for |g_i|^2 of a gradient that is exactly zero
+_STEPS, _FIRST_GUESSES, _GUESSES, _ITERATIONS = 8, 16, 3, 30
 
 
 class Problem(NamedTuple):
-    """G (the proximal term included), q, 1 for the tasks in the game and 0 for others, and theta.
+    """One problem or a batch.
 
-    radius: None for theta = 0. Else theta is an unknown too, the least value of
-        (q'w + sqrt(radius w'Gw)) over w >= 0 that sum to 1, where u is proportional to that w.
+    kind: "cone": theta = 0. "simplex": theta is such that sum u = 1. "ball": theta is the least value of
+        q'w + sqrt(radius w'Gw) over w >= 0 that sum to 1; u is then proportional to that w.
+    gram, squares: G, and |g_i|^2 on its diagonal, never 0; 0 and 1 for tasks out of the game.
+    cost, active: q; 1 for the tasks in the game and 0 for others.
     """
 
+    kind: Literal["cone", "simplex", "ball"]
     gram: Tensor
+    squares: Tensor
     cost: Tensor
     active: Tensor
-    radius: Tensor | None = None
+    radius: Tensor
 
 
-def problem(gram: Tensor, cost: Tensor, active: Tensor, radius: Tensor | None = None) -> Problem:
-    """The problem on the active tasks; `gram` is normalised and 0 elsewhere, `active` a bool [K]."""
-    near = gram.diagonal(dim1=-2, dim2=-1) * _PROXIMAL + torch.where(active, _FLOOR, 1.0)
+def problem(
+    kind: Literal["cone", "simplex", "ball"],
+    gram: Tensor,
+    active: Tensor,
+    cost: Tensor | None = None,
+    radius: Tensor | None = None,
+) -> Problem:
+    """The problem on the active tasks: `gram` is normalised and 0 elsewhere, `active` a bool [K]."""
     inside = active.to(gram.dtype).unsqueeze(-1)
-    return Problem(gram + torch.diag_embed(near), cost * inside, inside, radius)
+    squares = gram.diagonal(dim1=-2, dim2=-1).clamp(min=_FLOOR).unsqueeze(-1)
+    squares = torch.where(inside > 0, squares, 1.0)
+    cost = torch.zeros_like(inside) if cost is None else cost * inside
+    return Problem(kind, gram, squares, cost, inside, inside.new_zeros(1, 1) if radius is None else radius)
 
 
 def solve(p: Problem) -> Tensor:
     """u, a column of each problem."""
-    u, solved = _pivot(p)
-    if may_look(u) and bool(solved.all()):
-        return u
-    return torch.where(solved, u, _interior(p)) * p.active
-
-
-def _pivot(p: Problem) -> tuple[Tensor, Tensor]:
-    """u by guessing its support, and whether the last guess was right."""
-    lengths = p.gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-1).sqrt() * p.active
+    near = p.squares * _PROXIMAL
+    matrix = p.gram + torch.diag_embed(near.squeeze(-1))
     eye = torch.eye(p.gram.shape[-1], dtype=p.gram.dtype, device=p.gram.device)
+    lengths = p.squares.sqrt() * p.active
+    u = torch.zeros_like(p.cost)
     free = (p.active > 0).expand(p.cost.shape)
-    for _ in range(_GUESSES):
-        u, z, size = _stationary(p, free, eye)
-        parts = u * lengths
-        wrong = torch.where(free, parts < -1e-13 * parts.abs().amax(-2, keepdim=True), z < -1e-12 * lengths * size)
-        bad = wrong.any(-2, keepdim=True)
-        if may_look(u) and not bool(bad.any()):
+    done = p.radius < 0  # no: nothing is
+    for step in range(_STEPS):
+        pull = near * u - p.cost
+        for _ in range(_FIRST_GUESSES if step == 0 else _GUESSES):
+            factor = torch.linalg.cholesky_ex(torch.where(free & free.mT, matrix, eye))[0]
+            new, z, size = _stationary(p, matrix, factor, pull, free)
+            parts = new * lengths
+            wrong = torch.where(free, parts < -1e-13 * parts.abs().amax(-2, keepdim=True), z < -1e-12 * lengths * size)
+            bad = wrong.any(-2, keepdim=True)
+            if may_look(u) and not bool(bad.any()):
+                break
+            free = free ^ wrong
+        new = new.clamp(min=0.0)
+        if step == 0:
+            if not (may_look(u) and not bool(bad.any())):
+                inner, support = _interior(p)
+                new, free = torch.where(bad, inner, new), torch.where(bad, support, free)
+        else:
+            new = torch.where(bad | done, u, new)
+        moved = new - u
+        u = new
+        # what counts is G u: along dependent gradients rounding would never stop moving u
+        done = _square(p.gram, moved) <= 1e-22 * _square(p.gram, u)
+        if may_look(u) and bool(done.all()):
             break
-        free = free ^ wrong
-    return u.clamp(min=0.0), ~bad
+    return u
 
 
-def _stationary(p: Problem, free: Tensor, eye: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def _square(gram: Tensor, u: Tensor) -> Tensor:
+    """u'Gu, one entry."""
+    return (u * (gram @ u)).sum(-2, keepdim=True)
+
+
+def _stationary(
+    p: Problem, matrix: Tensor, factor: Tensor, pull: Tensor, free: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """u on the free entries with z = 0 there; z; and the length of the gradient that z is made of."""
-    inside = free.to(p.gram.dtype)
-    factor = torch.linalg.cholesky_ex(torch.where(free & free.mT, p.gram, eye))[0]
-    if p.radius is None:
-        u = torch.cholesky_solve(-p.cost * inside, factor)
-        product = p.gram @ u
-        return u, product + p.cost, (u * product).sum(-2, keepdim=True).clamp(min=0.0).sqrt()
-    a, b = torch.cholesky_solve(torch.cat([inside, p.cost * inside], -1), factor).chunk(2, -1)
-    # u = theta a - b; putting it into 2 theta sum(u) = u'Gu + 2 q'u + radius leaves a quadratic in theta
-    sums = torch.cat([a, b, p.cost * b], -1).sum(-2, keepdim=True)
-    of_a, of_b, of_qb = sums.chunk(3, -1)
-    root = (of_b * of_b + of_a * (p.radius - of_qb)).clamp(min=0.0).sqrt()
-    theta = (of_b + root) / of_a.clamp(min=TINY)
-    u = theta * a - b
-    product = p.gram @ u
+    inside = free.to(pull.dtype)
+    if p.kind == "cone":
+        u = torch.cholesky_solve(pull * inside, factor)
+        product = matrix @ u
+        return u, product - pull, (u * product).sum(-2, keepdim=True).clamp(min=0.0).sqrt()
+    a, b = torch.cholesky_solve(torch.cat([inside, pull * inside], -1), factor).chunk(2, -1)
+    of_a, of_b = a.sum(-2, keepdim=True).clamp(min=TINY), b.sum(-2, keepdim=True)
+    if p.kind == "simplex":
+        theta = (1 - of_b) / of_a
+    else:  # u = theta a + b in theta sum(u) = q'u + radius, which u'Gu + 2 q'u + radius = 2 theta sum(u) becomes
+        half = ((p.cost * a).sum(-2, keepdim=True) - of_b) / 2
+        rest = (p.cost * b).sum(-2, keepdim=True) + p.radius
+        theta = (half + (half * half + of_a * rest).clamp(min=0.0).sqrt()) / of_a
+    u = theta * a + b
+    product = matrix @ u
     size = (u * product).sum(-2, keepdim=True).clamp(min=0.0).sqrt() + p.radius.sqrt()
-    return u, product + p.cost - theta * p.active, size
+    return u, product - pull - theta * p.active, size
 
 
-def _interior(p: Problem) -> Tensor:
-    """u by following the central path u z = mu down to mu = 0."""
-    spread = p.active / (p.gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-1) + 1e-3)
-    u = (spread if p.radius is None else spread / spread.sum(-2, keepdim=True)) + (1 - p.active)
-    u = u.expand(p.cost.shape)
-    z = 1 / u  # 1 for a task out of the game, where u = z = 1 stays
-    if p.radius is not None:
-        z = p.active / spread.clamp(min=TINY) + (1 - p.active)
+def _interior(p: Problem) -> tuple[Tensor, Tensor]:
+    """u, and where it is positive, by following the central path u z = mu down to mu = 0.
+
+    For the simplex theta is 1 and the result is divided by its sum.
+    """
+    matrix = p.gram + torch.diag_embed((p.squares * torch.where(p.active > 0, _SINGULAR, 1.0)).squeeze(-1))
+    start = 1 / (p.squares + 1e-3)
+    # a task out of the game stays at u = z = 1
+    z = torch.where(p.active > 0, 1 / start, 1.0).expand(p.cost.shape)
+    if p.kind == "ball":
+        start = start / (start * p.active).sum(-2, keepdim=True)
+    u = torch.where(p.active > 0, start, 1.0).expand(p.cost.shape)
     count = p.active.sum(-2, keepdim=True).clamp(min=1.0)
     for _ in range(_ITERATIONS):
-        product = p.gram @ u
+        product = matrix @ u
         inside = u * p.active
         miss = product + p.cost - z
-        if p.radius is not None:
+        if p.kind == "simplex":
+            miss = miss - p.active
+        elif p.kind == "ball":
             # theta at the present u is off by the square of u's error only, so the path is not disturbed
             norm = (p.radius * (inside * product).sum(-2, keepdim=True)).clamp(min=0.0).sqrt()
             theta = ((p.cost * inside).sum(-2, keepdim=True) + norm) / inside.sum(-2, keepdim=True)
@@ -114,7 +156,7 @@ def _interior(p: Problem) -> Tensor:
         if may_look(u) and bool(done.all()):
             break
         ratio = z / u
-        factor = torch.linalg.cholesky_ex(p.gram + torch.diag_embed(ratio.squeeze(-1)))[0]
+        factor = torch.linalg.cholesky_ex(matrix + torch.diag_embed(ratio.squeeze(-1)))[0]
         step_u, step_z = _newton(p, factor, u, ratio, miss, -u * z)
         most = torch.maximum(_reach(u, step_u), _reach(z, step_z)).clamp(min=1.0)
         predicted = (inside + step_u / most) * (z + step_z / most)
@@ -122,7 +164,9 @@ def _interior(p: Problem) -> Tensor:
         step_u, step_z = _newton(p, factor, u, ratio, miss, centre - u * z - step_u * step_z)
         most = (torch.maximum(_reach(u, step_u), _reach(z, step_z)) / 0.99).clamp(min=1.0)
         u, z = torch.where(done, u, u + step_u / most), torch.where(done, z, z + step_z / most)
-    return u
+    support = (u * p.squares > z) & (p.active > 0)
+    u = u * p.active
+    return (u / u.sum(-2, keepdim=True).clamp(min=TINY) if p.kind == "simplex" else u), support
 
 
 def _newton(

@@ -12,7 +12,7 @@ from equipoise.gradient.solvers.complementarity import problem, solve
 def min_norm(gram: Tensor, active: Tensor) -> Solution:
     """The w >= 0 with sum 1 that minimise w'Gw.
 
-    Solved as G u >= 1, u >= 0, u . (G u - 1) = 0, whose u is w divided by the least squared norm.
+    Where gradients depend on each other there may be many such w: the one with the least sum of (w_i |g_i|)^2.
     A hull that holds 0 is no exception: the least norm is 0, `degenerate` says so.
     The residual is the largest violation of g_i . d >= |d|^2, in units of the mean squared gradient norm.
 
@@ -24,8 +24,8 @@ def min_norm(gram: Tensor, active: Tensor) -> Solution:
     """
     gram, _ = normalise(gram, active)
     inside = active.to(gram.dtype)
-    u = solve(problem(gram, -inside.unsqueeze(-1), active)).squeeze(-1)
-    weights = u / u.sum().clamp(min=TINY)
+    u = solve(problem("simplex", gram, active)).squeeze(-1) * inside
+    weights = u / u.sum().clamp(min=TINY)  # the sum is 1 to rounding
     product = gram @ weights
     square = torch.dot(weights, product).clamp(min=0.0)
     residual = ((square - product) * inside).amax().clamp(min=0.0)

@@ -8,11 +8,12 @@ import torch
 from torch import Tensor
 
 from equipoise.gradient.solvers.common import TINY, Solution, normalise
+from equipoise.gradient.solvers.eigen import eigen
 
 
 def _eigen(gram: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Eigenvalues in rising order, vectors, and which are more than rounding."""
-    values, vectors = torch.linalg.eigh(gram)
+    values, vectors = eigen(gram)
     return values, vectors, values > values[-1] * gram.shape[0] * torch.finfo(gram.dtype).eps
 
 
