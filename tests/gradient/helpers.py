@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +54,7 @@ class Net(nn.Module):
     def __init__(self, num_tasks: int = 3, widths: tuple[int, ...] = (4, 9, 7, 5)) -> None:
         super().__init__()
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(widths, widths[1:], strict=False):
+        for inputs, outputs in pairwise(widths):
             layers += [nn.Linear(inputs, outputs), nn.Tanh()]
         self.trunk = nn.Sequential(*layers)
         self.heads = nn.ModuleList(nn.Linear(widths[-1], 1) for _ in range(num_tasks))

@@ -145,6 +145,20 @@ def test_compiled_trunk_and_heads(where: str) -> None:
         Fixed(3)(beside, features)
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_regions_that_give_up_their_buffers() -> None:
+    model, x = net(dtype=torch.float32), inputs(dtype=torch.float32)
+
+    def give_up(*_: Any) -> None:
+        raise RuntimeError("This backward function was compiled with non-empty donated buffers which requires ...")
+
+    features = model.trunk(x)
+    handle = features.grad_fn.register_prehook(give_up)
+    with pytest.raises(RuntimeError, match="donated_buffer = False before the model first runs"):
+        Fixed(3)(model.losses(features), model.trunk.parameters())
+    handle.remove()
+
+
 def test_max_norm_clips_what_the_shared_tensors_get() -> None:
     jacobian = torch.tensor([[3.0, 0.0], [0.0, 2.0]], dtype=torch.float64)
     for limit, expected in ((1.0, [0.6, 0.8]), (100.0, [3.0, 4.0])):

@@ -233,7 +233,15 @@ def gram(rows: Tensor) -> Tensor:
 
 def _grad(outputs: Sequence[Any], seeds: Sequence[Tensor], inputs: Sequence[Any]) -> tuple[Any, ...]:
     # The graph is kept: terms that the caller adds to the scalar may need it.
-    return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, allow_unused=True)
+    try:
+        return torch.autograd.grad(outputs, inputs, seeds, retain_graph=True, allow_unused=True)
+    except RuntimeError as error:
+        if "donated buffer" not in str(error):
+            raise
+        raise RuntimeError(
+            "a compiled region between the losses and `shared` gives its buffers up after one backward, but a gradient "
+            "method runs one a task: set torch._functorch.config.donated_buffer = False before the model first runs."
+        ) from error
 
 
 def _filled(gradients: Sequence[Tensor | None], leaves: Sequence[Tensor]) -> list[Tensor]:
