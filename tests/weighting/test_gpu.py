@@ -1,6 +1,8 @@
 """On a GPU: no loss-only method asks the device anything in a step, and each can be captured in a CUDA graph."""
 
 import copy
+import warnings
+from contextlib import contextmanager
 
 import pytest
 import torch
@@ -23,6 +25,19 @@ METHODS = {
     "stch": {"epoch_steps": 2, "warmup": 0},
 }
 STEPS = 6
+
+
+@contextmanager
+def no_sync():
+    """Raise at any operation that waits for the device."""
+    torch.cuda.synchronize()
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's own: the mode is a prototype
+            torch.cuda.set_sync_debug_mode("error")
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
 
 
 def rows(num_tasks=5):
@@ -49,14 +64,10 @@ def test_no_sync_and_the_numbers_of_the_cpu(name):
         ours, theirs = before.cuda().requires_grad_(), before.clone().requires_grad_()
         mask = present if number == 3 else None
         on_gpu, later = None if mask is None else mask.cuda(), after.cuda()
-        torch.cuda.synchronize()
-        torch.cuda.set_sync_debug_mode("error")
-        try:
+        with no_sync():
             gpu(ours, present=on_gpu).backward()
             if gpu.needs_after_step:
                 gpu.after_step(later, present=on_gpu)
-        finally:
-            torch.cuda.set_sync_debug_mode("default")
         cpu(theirs, present=mask).backward()
         if cpu.needs_after_step:
             cpu.after_step(after, present=mask)
