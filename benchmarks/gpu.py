@@ -19,7 +19,7 @@ from torch import nn
 import equipoise as eq
 import harness
 from contract.table import CASES, Problem, Row
-from step import OPTIONS, Net, loss_only, plain_sum
+from mlp import OPTIONS, Net, loss_only, plain_sum
 
 STEPS = 4
 

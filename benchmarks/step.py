@@ -14,8 +14,6 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from itertools import pairwise
-from typing import Any
 
 import torch
 import torchjd.scalarization as jd
@@ -23,11 +21,11 @@ from torch import Tensor, nn
 
 import equipoise as eq
 import harness
+from mlp import OPTIONS, Net, loss_only, plain_sum
 from peers import BY_HAND
 
 LIMITS = {"famo": 1.30}  # of the time of plain summing; the others 1.03
 LIMIT = 1.03
-OPTIONS: dict[str, dict[str, Any]] = {"dwa": {"epoch_steps": 20}, "stch": {"epoch_steps": 20, "warmup": 0}}
 TORCHJD: dict[str, Callable[[int], nn.Module]] = {
     "ls": lambda _: jd.Sum(),
     "rlw": lambda _: jd.Random(),
@@ -37,19 +35,6 @@ TORCHJD: dict[str, Callable[[int], nn.Module]] = {
     "gls": lambda _: jd.GeometricMean(),
     "stch": lambda _: jd.STCH(mu=1.0),
 }
-
-
-class Net(nn.Module):
-    def __init__(self, num_tasks: int) -> None:
-        super().__init__()
-        widths = (64, 512, 512, 512, 256)
-        layers = [layer for a, b in pairwise(widths) for layer in (nn.Linear(a, b), nn.ReLU())]
-        self.trunk = nn.Sequential(*layers)
-        self.heads = nn.ModuleList(nn.Linear(256, 1) for _ in range(num_tasks))
-
-    def losses(self, x: Tensor, y: Tensor) -> list[Tensor]:
-        features = self.trunk(x)
-        return [nn.functional.mse_loss(head(features), target) for head, target in zip(self.heads, y, strict=True)]
 
 
 class Problem:
@@ -82,10 +67,6 @@ class Problem:
                     second_look(self.losses())
 
         return step
-
-
-def plain_sum(losses: list[Tensor]) -> Tensor:
-    return torch.stack(losses).sum()
 
 
 def ours(problem: Problem, method: str, num_tasks: int) -> Callable[[], None]:
@@ -142,11 +123,6 @@ def alone(method: str, num_tasks: int) -> float:
     balancer = eq.make(method, num_tasks, **OPTIONS.get(method, {}))
     with_it = harness.microseconds(lambda: balancer(losses).backward())
     return with_it - harness.microseconds(lambda: plain_sum(losses).backward())
-
-
-def loss_only() -> list[str]:
-    """The registry's methods that read nothing but the losses and return a scalar to call backward on."""
-    return [name for name in eq.methods() if name != "ldc-double" and not eq.make(name, 2).needs_shared]
 
 
 def report(timings: dict[int, list[harness.Timing]], methods: Sequence[str], rounds: int) -> str:
