@@ -117,11 +117,6 @@ def the_mode(options: argparse.Namespace) -> Mode:
     return Mode(options.bf16, options.channels_last, options.compile, options.graph)
 
 
-def the_shared(options: argparse.Namespace) -> str:
-    """Task attention leaves no features that all tasks read: there, the shared parameters."""
-    return options.shared or ("features" if options.suite == "celeba" else "parameters")
-
-
 def train(options: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * options.minutes
     suite, mode = open_suite(options), the_mode(options)
@@ -146,7 +141,7 @@ def train(options: argparse.Namespace) -> None:
                 print(f"stopped before {method} {name} seed {seed}: {guess:.0f} s a run, and the time is up")
                 break
             if trainer is None:
-                trainer = Trainer(suite, method, mode, epochs=epochs, shared=the_shared(options))
+                trainer = Trainer(suite, method, mode, epochs=epochs, shared=options.shared or suite.protocol.shared)
             result = trainer.run(seed, task)
             lasted[method] = result.wall_seconds
             record(runs, key, trainer, result, task)
@@ -200,7 +195,8 @@ def append(path: Path, rows: list[dict]) -> None:
 
 def time_steps(options: argparse.Namespace) -> None:
     """LS in every mode against plain float32, then every method against LS in the fast mode; interleaved."""
-    suite, fast, shared = open_suite(options), the_mode(options), the_shared(options)
+    suite, fast = open_suite(options), the_mode(options)
+    shared = options.shared or suite.protocol.shared
     options.out.mkdir(parents=True, exist_ok=True)
     modes = list(dict.fromkeys([Mode(), Mode(bf16=True), Mode(True, True), Mode(True, True, True), fast]))
     first = {str(mode): Trainer(suite, "ls", mode, shared=shared) for mode in modes}

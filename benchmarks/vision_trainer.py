@@ -173,7 +173,9 @@ class Trainer:
         return result
 
     def _evaluate(self, part: str) -> dict[str, float]:
-        with torch.autocast(self.suite.device.type, torch.bfloat16, enabled=self.mode.bf16):
+        """Not compiled: other batch sizes and the other mode would each be compiled anew."""
+        low = torch.autocast(self.suite.device.type, torch.bfloat16, enabled=self.mode.bf16)
+        with low, torch.compiler.set_stance("force_eager"):
             return self.suite.evaluate(self.model, part)
 
     def _score(self, metrics: dict[str, float], task: int | None) -> float:
@@ -191,7 +193,8 @@ class Trainer:
             # The trunk alone: features must stay an ancestor of the losses, not a sibling output of one region.
             # Gradient methods go back through it once a task, so its buffers may not be given away.
             torch._functorch.config.donated_buffer = False
-            model.get_submodule("trunk").compile()
+            # A module's own .compile() would skip torch's containers, and with them the whole trunk.
+            model.trunk = torch.compile(model.trunk)
         return model
 
     def _new_balancer(self, task: int | None = None) -> eq.Balancer:

@@ -113,6 +113,7 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
         "epochs": found.protocol.epochs,
         "batch_size": preset.batch_size or found.protocol.batch_size,
         "lr": preset.lr or found.protocol.lr,
+        "shared": found.protocol.shared,
     }
     suite_options: dict[str, Any] = {}
     kind, rates = preset.schedule or found.protocol.schedule or ("", {})

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from equipoise.gradient.base import GradientBalancer
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.registry import make
 from equipoise.runs.config import RunConfig
@@ -142,7 +143,8 @@ class Training:
             losses = double_loop_backward(self.suite, self.model, self.balancer, batch)
         else:
             losses, features = self.suite.losses(self.model, batch)
-            shared = self.trunk if self.config.shared == "parameters" else features
+            gradients = isinstance(self.balancer, GradientBalancer)  # others that need `shared` read features
+            shared = self.trunk if gradients and self.config.shared == "parameters" else features
             self.balancer(losses, shared=shared if self.balancer.needs_shared else None).backward()
         self.optimizer.step()
         if self.balancer.needs_after_step:

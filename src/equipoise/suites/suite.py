@@ -40,6 +40,7 @@ class Protocol:
 
     schedule: None, or ("plateau", options) stepped on the validation delta-m, or ("step", options) each epoch.
     report: the test row of the epoch with the best validation delta-m, or the mean of the last ten epochs.
+    shared: what gradient methods take the tasks' gradients at; the parameters where tasks share no features.
     """
 
     epochs: int
@@ -47,6 +48,7 @@ class Protocol:
     lr: float
     schedule: tuple[Literal["plateau", "step"], Mapping[str, Any]] | None = None
     report: Literal["best-validation", "last-ten"] = "best-validation"
+    shared: Literal["features", "parameters"] = "features"
 
 
 @dataclass(frozen=True)

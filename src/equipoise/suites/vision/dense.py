@@ -202,5 +202,5 @@ def dense_protocol(batch_size: int) -> Protocol:
     """The published one of both sets; the rate halves half way."""
     return Protocol(
         epochs=200, batch_size=batch_size, lr=1e-4, schedule=("step", {"step_size": 100, "gamma": 0.5}),
-        report="last-ten",
+        report="last-ten", shared="parameters",
     )  # fmt: skip
