@@ -99,9 +99,9 @@ def synchronise() -> None:
 
 
 def microseconds(call: Callable[[], object], repeat: int = 50, rounds: int = 9) -> float:
-    """The median time of one call."""
+    """The time of one call in the round that was disturbed least."""
     call()
-    return statistics.median(_seconds(call, repeat) / repeat for _ in range(rounds)) * 1e6
+    return min(_seconds(call, repeat) / repeat for _ in range(rounds)) * 1e6
 
 
 class _Operators(TorchDispatchMode):

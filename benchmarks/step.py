@@ -91,6 +91,8 @@ def torchjd(problem: Problem, method: str, num_tasks: int) -> Callable[[], None]
 def contenders(problem: Problem, methods: Sequence[str], num_tasks: int) -> dict[str, Callable[[], None]]:
     """By "method / whose"; and summing itself, which shows what this machine can tell apart."""
     steps = {"sum / itself": problem.step(plain_sum)}
+    if "famo" in methods:  # what a second look costs whoever takes it
+        steps["sum / and a second forward"] = problem.step(plain_sum, second_look=torch.stack)
     for method in methods:
         steps[f"{method} / equipoise"] = ours(problem, method, num_tasks)
         if method in BY_HAND:
@@ -141,7 +143,8 @@ def report(timings: dict[int, list[harness.Timing]], methods: Sequence[str], rou
             "# A training step, against plain summing",
             harness.environment("equipoise", "torchjd"),
             f"Time of a full step over that of `torch.stack(losses).sum()`: the median of {rounds} rounds, and the "
-            "quartiles. Written by `benchmarks/step.py`; MLP 64-512-512-512-256, K heads, batch 256, Adam.",
+            "quartiles. Written by `benchmarks/step.py`; MLP 64-512-512-512-256, K heads, batch 256, Adam. "
+            "Summing takes " + ", ".join(f"{timings[k][0].milliseconds:.1f} ms at K = {k}" for k in tasks) + ".",
             harness.table(["method / whose", "at most", *(f"K = {k}" for k in tasks)], rows),
             "Operators the balancer runs beyond summing, forward, backward and second look:",
             harness.table(["method", *(f"K = {k}" for k in tasks), "grows with K"], counts),
