@@ -25,6 +25,11 @@ class Shared:
         trainable = list({id(tensor): tensor for tensor in tensors if tensor.requires_grad}.values())
         if not trainable:
             raise ValueError("`shared` must hold at least one tensor that requires a gradient; found none.")
+        if any(hasattr(tensor, "full_tensor") for tensor in trainable):
+            raise TypeError(
+                "`shared` must not hold sharded parameters (DTensor), of which a rank has a part: give the shared "
+                "representation instead, or the module that makes it, to the constructor."
+            )
         parameters = [tensor for tensor in trainable if isinstance(tensor, nn.Parameter)]
         representations = [tensor for tensor in trainable if not isinstance(tensor, nn.Parameter)]
         self.tensors = [*representations, *parameters]
