@@ -82,6 +82,8 @@ def numbers(text: str) -> list[int]:
 def open_suite(options: argparse.Namespace) -> Suite:
     """The suite with its data decoded and, on a GPU, resident."""
     start = time.perf_counter()
+    if options.data.is_file() and options.suite in ("celeba", "nyuv2"):
+        options.suite += "-pack"
     suite = suite_class(options.suite)(device=options.device, data=options.data, batch_size=options.batch_size)
     decoded = options.data.is_file() and "images" in np.load(options.data).files
     if decoded:
@@ -101,9 +103,9 @@ def open_suite(options: argparse.Namespace) -> Suite:
 
 def subset(options: argparse.Namespace) -> None:
     """The same share of each part, spread over it, so that what is kept is a fair small copy."""
-    from equipoise.suites.celeba.data import load
+    from equipoise.suites.celeba.data import load_pack
 
-    faces = load(options.pack)
+    faces = load_pack(options.pack)
     share = options.images / len(faces.part)
     rows = [np.flatnonzero(faces.part == part) for part in range(3)]
     kept = np.sort(np.concatenate([r[np.linspace(0, len(r) - 1, round(len(r) * share)).astype(int)] for r in rows]))

@@ -12,9 +12,11 @@ _SUITES = {
     "qm9-sample": ("equipoise.suites.qm9.suite", "QM9Sample"),
     "qm9": ("equipoise.suites.qm9.suite", "QM9"),
     "celeba": ("equipoise.suites.celeba.suite", "CelebA"),
+    "celeba-pack": ("equipoise.suites.celeba.suite", "CelebAPack"),
     "cityscapes": ("equipoise.suites.cityscapes.suite", "Cityscapes"),
     "cityscapes-offset": ("equipoise.suites.cityscapes.suite", "CityscapesOffset"),
     "nyuv2": ("equipoise.suites.nyuv2.suite", "NYUv2"),
+    "nyuv2-pack": ("equipoise.suites.nyuv2.suite", "NYUv2Pack"),
 }
 
 

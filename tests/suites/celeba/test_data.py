@@ -1,13 +1,13 @@
 import numpy as np
 import pytest
 
-from equipoise.suites.celeba.data import load
+from equipoise.suites.celeba.data import load, load_pack
 
 
 def test_pack_comes_back_as_it_was_written(tmp_path, write_pack):
     images, attributes, part = write_pack(tmp_path / "celeba.npz")
     for path in (tmp_path / "celeba.npz", tmp_path):  # the file, or the folder it is in
-        faces = load(path, cache=tmp_path / "cache")
+        faces = load_pack(path, cache=tmp_path / "cache")
         np.testing.assert_array_equal(faces.images, images)
         np.testing.assert_array_equal(faces.attributes, attributes)
         np.testing.assert_array_equal(faces.part, part)
@@ -33,7 +33,7 @@ def test_changed_labels_are_packed_anew(tmp_path, write_official):
 
 
 def test_no_data_says_where_to_get_it():
-    with pytest.raises(FileNotFoundError, match=r"needs `data`.*mmlab"):
+    with pytest.raises(FileNotFoundError, match=r"needs `data`.*Found none\..*mmlab"):
         load(None)
 
 
@@ -76,4 +76,6 @@ def test_wrong_contents_are_named(tmp_path, write_official, file, old, new, mess
 def test_a_strange_archive_is_refused(tmp_path):
     np.savez(tmp_path / "other.npz", x=np.zeros(3))
     with pytest.raises(ValueError, match=r"other\.npz should hold img, off, attr, names and split"):
-        load(tmp_path / "other.npz", cache=tmp_path / "cache")
+        load_pack(tmp_path / "other.npz", cache=tmp_path / "cache")
+    with pytest.raises(FileNotFoundError, match=r"needs `data`, an \.npz"):
+        load_pack(tmp_path, cache=tmp_path / "cache")

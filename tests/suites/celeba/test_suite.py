@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 
 import equipoise as eq
-from equipoise.suites.celeba.suite import CelebA
+from equipoise.suites.celeba.suite import CelebA, CelebAPack
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +13,7 @@ def twin(tmp_path_factory, write_pack):
     write_pack(folder / "celeba.npz")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("EQUIPOISE_CACHE", str(folder / "cache"))
-        yield lambda **options: CelebA(data=folder / "celeba.npz", **{"batch_size": 6, **options})
+        yield lambda **options: CelebAPack(data=folder / "celeba.npz", **{"batch_size": 6, **options})
 
 
 def test_published_sizes_and_constants():

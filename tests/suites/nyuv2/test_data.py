@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 
 from equipoise.suites.nyuv2 import data
-from equipoise.suites.nyuv2.data import SHAPE, load
+from equipoise.suites.nyuv2.data import SHAPE, load, load_pack
 
 FOLDERS = {"image": (*SHAPE, 3), "label": SHAPE, "depth": (*SHAPE, 1), "normal": (*SHAPE, 3)}
 
@@ -48,7 +48,7 @@ def test_a_pack_gives_labels_metres_and_fitted_normals(tmp_path, monkeypatch):
         archive[name], archive[f"{name}_off"] = encode(rows)
     np.savez(tmp_path / "nyuv2_small.npz", **archive)
     for path in (tmp_path, tmp_path / "nyuv2_small.npz"):
-        arrays = load(path, cache=tmp_path / "cache")
+        arrays = load_pack(path, cache=tmp_path / "cache")
         np.testing.assert_array_equal(arrays["image"], images)
         np.testing.assert_array_equal(arrays["segmentation"], labels.astype(int) - 1)
         np.testing.assert_allclose(arrays["depth"], depths / 25.5, rtol=1e-3)
@@ -62,4 +62,6 @@ def test_what_is_missing_is_named(tmp_path):
         load(tmp_path, cache=tmp_path / "cache")
     np.savez(tmp_path / "nyuv2.npz", rgb=np.zeros(3, np.uint8))
     with pytest.raises(ValueError, match=r"should hold 'rgb_off'"):
-        load(tmp_path, cache=tmp_path / "cache")
+        load_pack(tmp_path, cache=tmp_path / "cache")
+    with pytest.raises(FileNotFoundError, match=r"needs `data`, an \.npz"):
+        load_pack(tmp_path / "cache", cache=tmp_path / "cache")

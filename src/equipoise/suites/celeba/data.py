@@ -42,25 +42,29 @@ class Faces(NamedTuple):
 
 
 def load(path: Path | None, *, cache: Path | None = None) -> Faces:
-    """CelebA at `path`: a folder with Img, Anno and Eval as published, or a pack (.npz, or a folder with one).
+    """CelebA as published: the folder with Img, Anno and Eval.
 
     The first use resizes every image to 64 x 64 and keeps it in a cache of 12 KB an image.
     """
-    arrays = packed(find(path), cache)
+    if path is None or not path.is_dir():
+        found = "none" if path is None else str(path)
+        raise FileNotFoundError(f"CelebA needs `data`, the folder with Img, Anno and Eval. Found {found}. {WHERE}.")
+    return _faces(_official(path), cache)
+
+
+def load_pack(path: Path | None, *, cache: Path | None = None) -> Faces:
+    """Some of CelebA's images from a pack (.npz, or a folder with one), through the same cache."""
+    if path is not None and path.is_dir():
+        packs = [file for file in sorted(path.glob("celeba*.npz")) if _is_pack(file)]
+        path = packs[0] if len(packs) == 1 else None
+    if path is None or not path.is_file():
+        raise FileNotFoundError("CelebA from a pack needs `data`, an .npz of its images and attributes. Found none.")
+    return _faces(_pack(path), cache)
+
+
+def _faces(source: Source, cache: Path | None) -> Faces:
+    arrays = packed(source, cache)
     return Faces(arrays["images"], arrays["attributes"], arrays["part"])
-
-
-def find(path: Path | None) -> Source:
-    """The data at `path`, its labels read and checked, its images not yet."""
-    if path is None:
-        raise FileNotFoundError(f"CelebA needs `data`, the folder with Img, Anno and Eval. {WHERE}.")
-    if path.is_dir() and not (path / _LABELS).exists():
-        packs = sorted(path.glob("celeba*img*.npz")) or [p for p in sorted(path.glob("celeba*.npz")) if _is_pack(p)]
-        if len(packs) == 1:
-            return _pack(packs[0])
-    if path.is_file():
-        return _pack(path)
-    return _official(path)
 
 
 def _official(folder: Path) -> Source:

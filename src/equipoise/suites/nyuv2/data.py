@@ -35,18 +35,25 @@ _TOGETHER = {"cuda": 64, "cpu": 1}  # images whose normals are fitted at a time;
 
 
 def load(path: Path | None, *, cache: Path | None = None) -> Arrays:
-    """Images, labels (-1: none), depth in metres (0: none) and normals (0: none).
-
-    From MTAN's folders train and val, or from a pack (.npz, or a folder with one). A pack has no normals: they are
-    fitted to its depth once, about a second an image and CPU core, or a few seconds in all on a GPU.
-    """
-    if path is not None and path.is_dir() and not (path / "train").exists():
-        packs = sorted(path.glob("nyuv2*.npz"))
-        path = packs[0] if len(packs) == 1 else path
-    if path is None or not path.exists():
+    """Images, labels (-1: none), depth in metres (0: none) and normals (0: none) from MTAN's folders train and val."""
+    if path is None or not path.is_dir():
         found = "none" if path is None else str(path)
         raise FileNotFoundError(f"NYU-v2 needs `data`, the folder with train and val. Found {found}. {WHERE}")
-    return packed(_pack(path) if path.is_file() else _LAYOUT.find(path), cache)
+    return packed(_LAYOUT.find(path), cache)
+
+
+def load_pack(path: Path | None, *, cache: Path | None = None) -> Arrays:
+    """The same fields from a pack (.npz, or a folder with one) of images, labels and depth.
+
+    It has no normals: they are fitted to its depth once, about a second an image and CPU core, or a few seconds in
+    all on a GPU.
+    """
+    if path is not None and path.is_dir():
+        packs = sorted(path.glob("nyuv2*.npz"))
+        path = packs[0] if len(packs) == 1 else None
+    if path is None or not path.is_file():
+        raise FileNotFoundError("NYU-v2 from a pack needs `data`, an .npz of its images, labels and depth. Found none.")
+    return packed(_pack(path), cache)
 
 
 def _pack(path: Path) -> Source:

@@ -204,3 +204,17 @@ def dense_protocol(batch_size: int) -> Protocol:
         epochs=200, batch_size=batch_size, lr=1e-4, schedule=("step", {"step_size": 100, "gamma": 0.5}),
         report="last-ten", shared="parameters",
     )  # fmt: skip
+
+
+def published_rows(
+    names: Sequence[str], rows: Mapping[str, Sequence[float | None]]
+) -> Mapping[str, Mapping[str, float]]:
+    """Published results by method and metric; None where a value is not given.
+
+    >>> published_rows(("a", "b"), {"ls": (1.0, None)})
+    {'ls': {'a': 1.0}}
+    """
+    return {
+        method: {name: value for name, value in zip(names, row, strict=True) if value is not None}
+        for method, row in rows.items()
+    }
