@@ -173,6 +173,7 @@ def record(runs: Path, key: dict, trainer: Trainer, result: Result, task: int | 
     row = {
         **key,
         "best_epoch": result.epoch,
+        "batch_size": suite.batch_size,
         "lr": trainer.preset.lr or suite.protocol.lr,
         "options": " ".join(f"{k}={v}" for k, v in trainer.preset.options.items()),
         "shared": trainer.shared,
