@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -78,6 +79,7 @@ class GradientBalancer(Balancer):
     needs_shared = True
     default_heads: Literal["sum", "weighted"] = "sum"
     needs_rows: bool = False  # the Gram matrix is not enough
+    _uncompiled: ClassVar[Callable[[GradientBalancer, Batch, Shared], tuple[Tensor, Tensor]] | None] = None
 
     def __init__(
         self,
@@ -117,10 +119,12 @@ class GradientBalancer(Balancer):
     # The machinery.
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-        result: tuple[Tensor, Tensor] = self._objective(batch, Shared(shared or []))
-        return result
+        # Kept out of compiled graphs; wrapped at the first call, since torch's compiler takes a second to import.
+        if GradientBalancer._uncompiled is None:
+            outside = torch.compiler.disable(GradientBalancer._objective)  # type: ignore[no-untyped-call]
+            GradientBalancer._uncompiled = staticmethod(outside)
+        return GradientBalancer._uncompiled(self, batch, Shared(shared or []))
 
-    @torch.compiler.disable  # type: ignore[untyped-decorator]
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
         tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self.process_group, whole=self.needs_rows)
