@@ -36,8 +36,8 @@ def setup(norm=True, seed=0, **options):
     return model, balancer, closure
 
 
-def by_hand(model, balancer, closure, params):
-    """Algorithm 1 written out for the softmax router and g + 0.1 f, losses as they are."""
+def by_hand(balancer, closure, params, of_g, of_f):
+    """Algorithm 1 written out for the softmax router and of_g g + of_f f, losses as they are."""
     logits = balancer.router.logits.detach().clone().requires_grad_()
     x = {n: p.detach().clone().requires_grad_() for n, p in params.items()}
     losses = closure(x)
@@ -46,7 +46,7 @@ def by_hand(model, balancer, closure, params):
         return (logits.softmax(0) * losses).sum()
 
     u = logits.softmax(0) * losses
-    total = g_of(losses, logits) + 0.1 * (u[0] - u[1]).abs()
+    total = of_g * g_of(losses, logits) + of_f * (u[0] - u[1]).abs()
     grads = torch.autograd.grad(total, [*x.values(), logits], retain_graph=True)
     z = {n: p.detach().clone() for n, p in params.items()}
     for _ in range(balancer.inner_steps):
@@ -55,15 +55,18 @@ def by_hand(model, balancer, closure, params):
         z = {n: (p - balancer.inner_lr * d).detach() for (n, p), d in zip(z.items(), down, strict=True)}
     (at_x,) = torch.autograd.grad(g_of(losses.detach(), logits), logits)
     (at_z,) = torch.autograd.grad(g_of(closure(z).detach(), logits), logits)
-    return total.detach(), grads[:-1], grads[-1] - at_z, at_x.norm(), at_z.norm()
+    return total.detach(), grads[:-1], grads[-1] - of_g * at_z, at_x.norm(), at_z.norm()
 
 
-def test_a_network_by_hand():
-    model, balancer, closure = setup(norm=False, normalize=None)
+@pytest.mark.parametrize(
+    ("factor", "of_g", "of_f"), [({}, 1.0, 0.1), ({"discrepancy": 0.5}, 1.0, 0.5), ({"penalty": 3.0}, 3.0, 1.0)]
+)
+def test_a_network_by_hand(factor, of_g, of_f):
+    model, balancer, closure = setup(norm=False, normalize=None, **factor)
     with torch.no_grad():
         balancer.router.logits.copy_(torch.tensor([0.3, -0.4]))
     params = dict(model.named_parameters())
-    total, expected, router, at_x, at_z = by_hand(model, balancer, closure, params)
+    total, expected, router, at_x, at_z = by_hand(balancer, closure, params, of_g, of_f)
     close(balancer.backward(closure, params), total, 1e-12)
     for param, gradient in zip(params.values(), expected, strict=True):
         close(param.grad, gradient, 1e-12)

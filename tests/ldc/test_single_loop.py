@@ -131,6 +131,16 @@ def test_first_losses_wait_for_absent_tasks():
     assert balancer.first_losses.tolist() == [2.0, 9.0, 7.0]
 
 
+def test_ratio_waits_for_absent_tasks_too():
+    """The smallest first loss is among those seen; a task not yet seen has no say."""
+    balancer = make(3, router=None, normalize="ratio", discrepancy=0.0)
+    here = [True, False, True]
+    assert step(balancer, [10.0, 99.0, 20.0], present=here)[0] == pytest.approx(10.0)
+    assert step(balancer, [5.0, 99.0, 20.0], present=here)[0] == pytest.approx((5.0 + 10.0) / 2)
+    assert step(balancer, [10.0, 4.0, 20.0])[0] == pytest.approx(4.0)  # now 4 is the smallest
+    assert step(balancer, [5.0, 99.0, 20.0], present=here)[0] == pytest.approx((2.0 + 4.0) / 2)
+
+
 def test_first_losses_of_an_epoch_wait_for_absent_tasks():
     balancer = make(2, normalize="log")
     step(balancer, [2.0, 5.0])
