@@ -38,6 +38,7 @@ class Problem(NamedTuple):
         q'w + sqrt(radius w'Gw) over w >= 0 that sum to 1; u is then proportional to that w.
     gram, squares: G, and |g_i|^2 on its diagonal, never 0; 0 and 1 for tasks out of the game.
     cost, active: q; 1 for the tasks in the game and 0 for others.
+    unique: G is far from singular, so that one solution without a proximal term is the only one.
     """
 
     kind: Literal["cone", "simplex", "ball"]
@@ -46,6 +47,7 @@ class Problem(NamedTuple):
     cost: Tensor
     active: Tensor
     radius: Tensor
+    unique: bool
 
 
 def problem(
@@ -54,46 +56,49 @@ def problem(
     active: Tensor,
     cost: Tensor | None = None,
     radius: Tensor | None = None,
+    unique: bool = False,
 ) -> Problem:
     """The problem on the active tasks: `gram` is normalised and 0 elsewhere, `active` a bool [K]."""
     inside = active.to(gram.dtype).unsqueeze(-1)
     squares = gram.diagonal(dim1=-2, dim2=-1).clamp(min=_FLOOR).unsqueeze(-1)
     squares = torch.where(inside > 0, squares, 1.0)
     cost = torch.zeros_like(inside) if cost is None else cost * inside
-    return Problem(kind, gram, squares, cost, inside, inside.new_zeros(1, 1) if radius is None else radius)
+    radius = inside.new_zeros(1, 1) if radius is None else radius
+    return Problem(kind, gram, squares, cost, inside, radius, unique)
 
 
 def solve(p: Problem) -> Tensor:
     """u, a column of each problem."""
-    near = p.squares * _PROXIMAL
+    near = p.squares * (0.0 if p.unique else _PROXIMAL) + (1 - p.active)
     matrix = p.gram + torch.diag_embed(near.squeeze(-1))
     eye = torch.eye(p.gram.shape[-1], dtype=p.gram.dtype, device=p.gram.device)
     lengths = p.squares.sqrt() * p.active
     u = torch.zeros_like(p.cost)
     free = (p.active > 0).expand(p.cost.shape)
     done = p.radius < 0  # no: nothing is
-    for step in range(_STEPS):
+    for step in range(1 if p.unique else _STEPS):
         pull = near * u - p.cost
         for _ in range(_FIRST_GUESSES if step == 0 else _GUESSES):
             factor = torch.linalg.cholesky_ex(torch.where(free & free.mT, matrix, eye))[0]
             new, z, size = _stationary(p, matrix, factor, pull, free)
             parts = new * lengths
-            wrong = torch.where(free, parts < -1e-13 * parts.abs().amax(-2, keepdim=True), z < -1e-12 * lengths * size)
+            sizes = parts.abs()
+            rounding = lengths * (1e-12 * size + 4e-15 * sizes.sum(-2, keepdim=True))
+            wrong = torch.where(free, parts < -1e-13 * sizes.amax(-2, keepdim=True), z < -rounding)
             bad = wrong.any(-2, keepdim=True)
             if may_look(u) and not bool(bad.any()):
                 break
             free = free ^ wrong
         new = new.clamp(min=0.0)
-        if step == 0:
-            if not (may_look(u) and not bool(bad.any())):
-                inner, support = _interior(p)
-                new, free = torch.where(bad, inner, new), torch.where(bad, support, free)
-        else:
+        if step > 0:
             new = torch.where(bad | done, u, new)
-        moved = new - u
+            # what counts is G u: along dependent gradients rounding would never stop moving u
+            least = 1e-13 * sizes.sum(-2, keepdim=True).square()
+            done = _square(p.gram, new - u) <= 1e-15 * _square(p.gram, new).clamp(min=least)
+        elif not (may_look(u) and not bool(bad.any())):
+            inner, support = _interior(p)
+            new, free = torch.where(bad, inner, new), torch.where(bad, support, free)
         u = new
-        # what counts is G u: along dependent gradients rounding would never stop moving u
-        done = _square(p.gram, moved) <= 1e-22 * _square(p.gram, u)
         if may_look(u) and bool(done.all()):
             break
     return u

@@ -25,7 +25,7 @@ def dual_cone(gram: Tensor, active: Tensor, starts: Tensor, ridge: float) -> Sol
     inside = active.to(gram.dtype)
     gram = gram + torch.diag(ridge * inside.sum() * inside)  # the trace of the normalised matrix is the count
     starts = (starts * inside.unsqueeze(-1)).mT.unsqueeze(-1)  # [B, K, 1]: a batch of problems
-    p = problem("cone", gram.expand(starts.shape[0], -1, -1), active, gram @ starts)
+    p = problem("cone", gram.expand(starts.shape[0], -1, -1), active, gram @ starts, unique=ridge >= 1e-6)
     u = solve(p)
     v = starts + u
     slope = gram @ v

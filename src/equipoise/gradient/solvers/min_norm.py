@@ -30,4 +30,5 @@ def min_norm(gram: Tensor, active: Tensor) -> Solution:
     square = torch.dot(weights, product).clamp(min=0.0)
     residual = ((square - product) * inside).amax().clamp(min=0.0)
     lengths = torch.dot(weights, gram.diagonal().sqrt())
-    return Solution(weights, residual, square <= 1e-12 * lengths * lengths)
+    nothing = torch.maximum(1e-12 * lengths * lengths, 1e-24 * gram.diagonal().amax())  # cancelled, or never there
+    return Solution(weights, residual, square <= nothing)
