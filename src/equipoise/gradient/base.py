@@ -112,7 +112,8 @@ class GradientBalancer(Balancer):
     def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:
         """What reaches the shared tensors, from the rows themselves: for methods with `needs_rows`.
 
-        rows: the Jacobian, one row a task, zeros for an absent one; valid during this call only.
+        rows: the Jacobian, one row a task, zeros for an absent one; valid during this call only. Where it is of
+            parameters, the game's Gram matrix has its diagonal only.
         """
         raise NotImplementedError
 
@@ -133,7 +134,7 @@ class GradientBalancer(Balancer):
             gram = tasks.streamed(partial(self._memory, shared))
         else:
             rows = tasks.rows(self._memory(shared, tasks.width), tasks.parts)
-            gram = tasks.gram(rows, tasks.parts)
+            gram = tasks.norms(rows) if self.needs_rows and shared.local == 0 else tasks.gram(rows, tasks.parts)
         ok = self._finite(gram, batch, tasks.half)
         if ok is not None:
             if self.on_nonfinite == "skip" and not ok.is_cuda:

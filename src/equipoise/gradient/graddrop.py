@@ -12,6 +12,8 @@ from equipoise.gradient.base import Game, GradientBalancer, GradientOptions, Upd
 from equipoise.gradient.shared import Shared
 from equipoise.random import make_seed, uniform
 
+_COLUMNS, _ENTRIES = 2**15, 2**18  # of the Jacobian looked at together, at most
+
 
 class GradDrop(GradientBalancer):
     """Gradient sign dropout: at each coordinate the tasks' gradients of one sign, drawn at random, are summed.
@@ -57,13 +59,22 @@ class GradDrop(GradientBalancer):
         self.register_buffer("seed", make_seed(seed))
 
     def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:  # noqa: ARG002
-        total, size = rows.sum(0), rows.abs().sum(0)
-        draw = uniform(self.seed, self.step, total.shape, rows.dtype)
-        # P > U without a quotient: 0 / 0 would be neither.
-        positive = size + total > 2 * draw * size
-        kept = rows * ((rows > 0) == positive)
+        leak = self.leak.to(rows)
+        ones = torch.ones_like(leak)
+        direction, squares = torch.empty_like(rows[0]), torch.zeros_like(leak)
+        columns = max(1, min(_COLUMNS, _ENTRIES // len(rows)))
+        for start in range(0, rows.shape[1], columns):
+            here = slice(start, start + columns)
+            part = rows[:, here]
+            draw = uniform(self.seed + start, self.step, part.shape[1:], rows.dtype)
+            plus, total = ones @ part.clamp(min=0.0), ones @ part
+            positive = plus > draw * (2 * plus - total)  # P > U, without a quotient that may be 0 / 0
+            sign = torch.where(positive, 1.0, -1.0).to(rows.dtype)
+            kept = (part * sign).clamp_(min=0.0)
+            direction[here] = ((ones - leak) @ kept).mul_(sign)
+            squares += torch.linalg.vector_norm(kept, dim=1).square_()
         if self._leaks:
-            kept = torch.lerp(kept, rows, self.leak.to(rows).unsqueeze(1))
-        squares = (rows * rows).sum(1)
-        weights = torch.where(game.active, (kept * rows).sum(1) / torch.where(game.active, squares, 1.0), 0.0)
-        return Update(kept.sum(0), weights, torch.ones_like(weights))
+            direction += leak @ rows
+        whole = torch.where(game.active, game.gram.diagonal(), 1.0).to(rows.dtype)
+        weights = torch.where(game.active, torch.lerp(squares / whole, ones, leak), 0.0)
+        return Update(direction, weights, ones)

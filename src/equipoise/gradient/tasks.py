@@ -127,6 +127,11 @@ class TaskGradients:
                 start += part.width
         return total
 
+    def norms(self, rows: Tensor) -> Tensor:
+        """The diagonal of J J^T, in float64, for methods that work on whole rows of parameters."""
+        squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square()
+        return squares.diag()
+
     def combined(self, weights: Tensor, rows: Tensor) -> list[Tensor]:
         """J^T weights, as one gradient a shared tensor."""
         gradients: list[Any] = [None] * len(self.shared.tensors)
