@@ -141,13 +141,13 @@ class GradientBalancer(Balancer):
                 self.skipped = True
             gram = torch.where(ok, gram, torch.eye(self.num_tasks, dtype=gram.dtype, device=gram.device))
         self._ok = ok
-        game = _play(gram, batch if ok is None else batch._replace(ok=ok))
+        game = play(gram, batch if ok is None else batch._replace(ok=ok))
         if self.needs_rows and rows is not None:
             update = self.update(rows, shared, game)
             own_weights, weights, gradients = update.heads, update.weights, shared.split(update.direction)
         else:
             combination = self.combine(game)
-            own_weights, weights = combination.heads, _applied(game, combination)
+            own_weights, weights = combination.heads, applied(game, combination)
             gradients = tasks.weighted(weights, shared.tensors) if rows is None else tasks.combined(weights, rows)
         weighted = self.heads == "weighted"
         heads = own_weights.double() if weighted else torch.ones_like(game.losses)
@@ -193,7 +193,7 @@ class GradientBalancer(Balancer):
         return {**super().__getstate__(), "_rows": None, "_ok": None}
 
 
-def _play(gram: Tensor, batch: Batch) -> Game:
+def play(gram: Tensor, batch: Batch) -> Game:
     """Leave out absent tasks and those with next to no gradient."""
     squares = gram.diagonal()
     active = (squares > 0) & (squares >= _OUT**2 * squares.max())
@@ -203,7 +203,7 @@ def _play(gram: Tensor, batch: Batch) -> Game:
     return Game(gram, batch.values.double(), active, batch)
 
 
-def _applied(game: Game, combination: Combination) -> Tensor:
+def applied(game: Game, combination: Combination) -> Tensor:
     """The coefficients for the tasks in the game, clipped as torch.nn.utils.clip_grad_norm_ does."""
     weights = torch.where(game.active, combination.shared.double(), 0.0)
     if combination.max_norm is None:
