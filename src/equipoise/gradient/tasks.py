@@ -17,7 +17,7 @@ from equipoise.losses import Batch
 
 _ENTRIES = 2**17  # of the rows multiplied at once, but not less than _COLUMNS a row: float32 sums stay short
 _COLUMNS = 2**14
-_PASSES = 3  # of the backward with low memory: a third of the columns at a time
+_PASSES = 2  # of the backwards with low memory: half of the columns at a time
 
 
 class Part(NamedTuple):
