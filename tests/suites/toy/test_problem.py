@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.suites.toy import STARTS, pareto_front, toy_losses
+from equipoise.suites.toy import BALANCED, SCALES, STARTS, pareto_front, toy_losses
 
 ORACLE = np.load(Path(__file__).parents[2] / "oracles" / "toy.npz")
 
@@ -33,8 +33,14 @@ def test_the_origin_can_leave():
     torch.testing.assert_close(x.grad, torch.tensor(both), rtol=1e-6, atol=1e-8)
 
 
+def test_the_middle_of_the_front_is_the_balanced_point():
+    points, front = pareto_front(101)
+    assert points[50].tolist() == pytest.approx(BALANCED, abs=0.01)
+    assert (front[50] / torch.tensor(SCALES)).diff().abs() < 1e-5
+
+
 def test_no_sampled_point_dominates_the_front():
-    front = pareto_front(101)
+    _, front = pareto_front(101)
     assert (front[1:, 0] < front[:-1, 0]).all()
     assert (front[1:, 1] > front[:-1, 1]).all()
     torch.manual_seed(0)

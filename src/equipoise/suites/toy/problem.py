@@ -43,13 +43,13 @@ def toy_losses(x: Tensor, sign: Sign = "code") -> Tensor:
     return torch.stack([SCALES[0] * (c1 * f1 + c2 * q1), SCALES[1] * (c1 * f2 + c2 * q2)], dim=-1)
 
 
-def pareto_front(points: int = 201) -> Tensor:
-    """Points on the Pareto front [points, 2], the losses as columns.
+def pareto_front(points: int = 201) -> tuple[Tensor, Tensor]:
+    """Points of the Pareto set [points, 2], and their losses, the front [points, 2].
 
     In the lower half-plane both losses are the same gate times a bowl, with the bowls' centres at x1 = +-7: for each
     x1 between, the best x2 is the same kind of one-dimensional problem for any mix of the two, solved on a grid.
 
-    >>> front = pareto_front(3)
+    >>> _, front = pareto_front(3)
     >>> bool((front[0, 0] > front[2, 0]) and (front[0, 1] < front[2, 1]))
     True
     """
@@ -60,4 +60,5 @@ def pareto_front(points: int = 201) -> Tensor:
     values = toy_losses(grid)
     unscaled = values / torch.tensor(SCALES, dtype=torch.float64)
     mixed = mixes[:, None] * unscaled[..., 0] + (1 - mixes[:, None]) * unscaled[..., 1]
-    return values[torch.arange(points), mixed.argmin(dim=1)]
+    best = torch.arange(points), mixed.argmin(dim=1)
+    return grid[best], values[best]
