@@ -170,7 +170,7 @@ class TaskGradients:
         if plain and not self.half and self.mask is None:
             gradients = [gradient for own in self.own for gradient in own]
         else:
-            counts = weights / self.scale if self.half else weights
+            counts = (weights / self.scale if self.half else weights).unbind()
             gradients = [self._count(gradient, counts, task) for task, own in enumerate(self.own) for gradient in own]
         common = self.walk.common
         if common:
@@ -178,10 +178,10 @@ class TaskGradients:
             gradients += self.weighted(weights, common)
         return leaves, gradients
 
-    def _count(self, gradient: Tensor, counts: Tensor, task: int) -> Tensor:
+    def _count(self, gradient: Tensor, counts: Sequence[Tensor], task: int) -> Tensor:
         if gradient.dtype in (torch.float16, torch.bfloat16):
             gradient = gradient.float()
-        counted = gradient * counts[task].to(gradient.dtype)
+        counted = gradient * counts[task]  # 0-dim: the product keeps the gradient's dtype
         return counted if self.mask is None else torch.where(self.mask[task], counted, 0.0)
 
     def _write(self, row: Tensor, parts: Sequence[Part], gradients: Sequence[Tensor | None], task: int) -> bool:
