@@ -34,9 +34,9 @@ class Linear(NamedTuple):
     inputs: Tensor
 
     def narrow(self, num_tasks: int) -> bool:
-        """Whether the output gradients are less work than the weight's."""
+        """Whether the output gradients are less work than the weight's; on a GPU the factorisation is too slow."""
         samples, features = self.inputs.shape
-        return samples < features and num_tasks >= _FEWEST_TASKS
+        return samples < features and num_tasks >= _FEWEST_TASKS and not self.inputs.is_cuda
 
     @property
     def width(self) -> int:

@@ -17,6 +17,7 @@ from equipoise.losses import Batch
 
 _ENTRIES = 2**17  # of the rows multiplied at once, but not less than _COLUMNS a row: float32 sums stay short
 _COLUMNS = 2**14
+_GPU_ENTRIES = 2**24  # the same on a GPU, where they are float64: its float32 products may be TF32
 _PASSES = 2  # of the backwards with low memory: half of the columns at a time
 
 
@@ -186,8 +187,8 @@ class TaskGradients:
 
     def _write(self, row: Tensor, parts: Sequence[Part], gradients: Sequence[Tensor | None], task: int) -> bool:
         """Lay the gradients side by side; whether there were any."""
-        reached = False
         stretches = row.split_with_sizes([part.width for part in parts])
+        places, copied, reached = [], [], False
         for part, stretch, gradient in zip(parts, stretches, gradients, strict=False):
             if gradient is None:
                 stretch.zero_()
@@ -196,7 +197,10 @@ class TaskGradients:
             if part.linear is not None and not part.narrow:
                 part.linear.weight_gradient(gradient, out=stretch.view(self.shared.tensors[part.tensor].shape))
             else:
-                stretch.view(gradient.shape).copy_(gradient.to_dense() if gradient.is_sparse else gradient)
+                places.append(stretch.view(gradient.shape))
+                copied.append(gradient.to_dense() if gradient.is_sparse else gradient)
+        if places:
+            torch._foreach_copy_(places, copied)
         if self.half:
             row.div_(self.scale)
         if self.mask is not None:
@@ -229,9 +233,11 @@ def gram(rows: Tensor) -> Tensor:
     if rows.dtype == torch.float64:
         return rows @ rows.T
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
-    columns = max(_COLUMNS, _ENTRIES // len(rows))
+    columns = max(_COLUMNS, (_GPU_ENTRIES if rows.is_cuda else _ENTRIES) // len(rows))
     for start in range(0, rows.shape[1], columns):
         part = rows[:, start : start + columns]
+        if part.is_cuda:
+            part = part.double()
         total += part @ part.T
     return total
 
