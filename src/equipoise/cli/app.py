@@ -99,6 +99,24 @@ def compare(
     _show(*dict.fromkeys(out / config.folder for config in configs), published=published, html=out / "report.html")
 
 
+@app.command()
+def toy(
+    methods: Annotated[str, typer.Option("--methods", "-m", help="all, or names with commas between.")] = "",
+    steps: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = 50_000,
+    lr: Annotated[float, typer.Option(help="The rate of Adam, for the point and for balancers' own parameters.")] = 1e-3,
+    sign: Annotated[str, typer.Option(help="Of the second loss: code, as everybody ran it, or paper, as printed.")] = "code",
+    jobs: Jobs = cores(),
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page with the figure.")] = Path("runs/toy.html"),
+) -> None:
+    """The paper's first figure: two losses, five starts, where each method ends, and how fast.
+
+    By default LS, MGDA, FAMO and LDC, and LDC without a router.
+    """
+    from equipoise.cli.toy import show_toy
+
+    show_toy(_split(methods), steps=steps, lr=lr, sign=sign, jobs=jobs, out=out, console=console)
+
+
 def _carry_out(configs: list[RunConfig], out: Path, jobs: int, force: bool) -> list[Outcome]:
     """Run everything with live progress; a stop ends the command, with what to type to go on."""
     with Live(configs, console) as live:

@@ -28,6 +28,13 @@ def write_page(path: Path, comparisons: Sequence[Comparison], *, published: bool
 
 def page(comparisons: Sequence[Comparison], *, published: bool = False) -> str:
     """The report as text."""
+    sections = [_section(comparison, published) for comparison in comparisons]
+    title = ", ".join(section["suite"] for section in sections) or "nothing yet"
+    return render_page("page.html.j2", title=title, sections=sections)
+
+
+def render_page(template: str, **content: Any) -> str:
+    """A template of this package with its style and script inside it."""
     environment = Environment(
         loader=PackageLoader("equipoise.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -36,8 +43,8 @@ def page(comparisons: Sequence[Comparison], *, published: bool = False) -> str:
         svg=svg, number=number, cell_text=cell_text, column_title=column_title, line_name=line_name
     )
     script = _asset("page.js")
-    return environment.get_template("page.html.j2").render(
-        sections=[_section(comparison, published) for comparison in comparisons],
+    return environment.get_template(template).render(
+        **content,
         style=_asset("page.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

@@ -32,14 +32,21 @@ class Axis:
     """From values to places on the paper, with ticks at round numbers."""
 
     def __init__(
-        self, values: Sequence[float], start: float, end: float, *, log: bool = False, whole: bool = False
+        self,
+        values: Sequence[float],
+        start: float,
+        end: float,
+        *,
+        log: bool = False,
+        whole: bool = False,
+        room: float = 0.04,
     ) -> None:
         finite = [value for value in values if math.isfinite(value) and (value > 0 or not log)] or [1.0]
         self.log, self.whole = log, whole
         low, high = (math.log10(min(finite)), math.log10(max(finite))) if log else (min(finite), max(finite))
         if high - low < 1e-12 * max(1.0, abs(high)):
             low, high = low - 0.5 * (abs(low) or 1.0), high + 0.5 * (abs(high) or 1.0)
-        room = 0.04 * (high - low)
+        room = room * (high - low)
         self.low, self.high, self.start, self.end = low - room, high + room, start, end
 
     def __call__(self, value: float) -> float:
@@ -65,7 +72,7 @@ def panel(data: Panel, *, tasks: bool = False) -> Markup:
     x = Axis([v for curve in data.curves for v in curve.x], LEFT, WIDTH - RIGHT, whole=True)
     ends = [v for curve in data.curves for line in (curve.y, curve.low or [], curve.high or []) for v in line]
     y = Axis(ends, HEIGHT - BOTTOM, TOP, log=data.log_y)
-    parts = [_frame(x, y, data.x_label)]
+    parts = [frame(x, y, data.x_label)]
     for curve in data.curves:
         if curve.low is not None and curve.high is not None:
             there = [*zip(curve.x, curve.high, strict=True)]
@@ -75,7 +82,7 @@ def panel(data: Panel, *, tasks: bool = False) -> Markup:
         if len(curve.x) == 1:
             path += "h.1"  # a single epoch still shows as a dot
         parts.append(_shape("line", curve, path, tasks))
-    return _svg(parts, data.title)
+    return figure(parts, data.title)
 
 
 def spread(data: Sequence[Spread]) -> Markup:
@@ -85,7 +92,7 @@ def spread(data: Sequence[Spread]) -> Markup:
     log = min(values) > 0 and max(values) / min(values) > 20
     left = 96
     x = Axis(values, left, WIDTH - RIGHT, log=log)
-    parts = [_x_axis(x, height - BOTTOM, "training loss of each task, last epoch")]
+    parts = [_x_axis(x, "training loss of each task, last epoch", WIDTH - RIGHT, TOP, height - BOTTOM)]
     for place, row in enumerate(data):
         y = TOP + 30 * place + 15
         facts = row.statistics
@@ -95,7 +102,7 @@ def spread(data: Sequence[Spread]) -> Markup:
         marks += [_DOT.format(x(value), y, f"{task}: {number(value, 4)}") for task, value in row.values.items()]
         marks.append(_LINE.format("mean", mean, mean, y - 9, y + 9))
         parts.append(_METHOD.format(row.index, Markup("").join(marks)))
-    return _svg(parts, "Loss discrepancy", height)
+    return figure(parts, "Loss discrepancy", height=height)
 
 
 def heat(data: Heat) -> Markup:
@@ -123,7 +130,7 @@ def heat(data: Heat) -> Markup:
                         f"{value:.2f}".replace("0.", "."),
                     )
                 )
-    return _svg(parts, data.name, round(top + side * cell + 4))
+    return figure(parts, data.name, height=round(top + side * cell + 4))
 
 
 def scatter(data: Scatter) -> Markup:
@@ -136,7 +143,9 @@ def scatter(data: Scatter) -> Markup:
         )
         for dot in data.dots
     ]
-    return _svg([_frame(x, y, data.x_label, data.y_label), *dots], f"{data.x_label} against {data.y_label}")
+    return figure(
+        [frame(x, y, data.x_label, data.y_label, top=TOP + 16), *dots], f"{data.x_label} against {data.y_label}"
+    )
 
 
 def task_colour(index: int) -> str:
@@ -144,24 +153,27 @@ def task_colour(index: int) -> str:
     return f"hsl({round(index * HUES + 210) % 360} 62% 52%)"
 
 
-def _svg(parts: Sequence[Markup], title: str, height: int = HEIGHT) -> Markup:
+def figure(parts: Sequence[Markup], title: str, width: int = WIDTH, height: int = HEIGHT) -> Markup:
+    """The svg element around its parts."""
     return Markup('<svg viewBox="0 0 {} {}" role="img" aria-label="{}">{}</svg>').format(
-        WIDTH, height, title, Markup("").join(parts)
+        width, height, title, Markup("").join(parts)
     )
 
 
-def _frame(x: Axis, y: Axis, x_label: str, y_label: str = "") -> Markup:
-    lines = [
-        _GRID_Y.format(place, LEFT, WIDTH - RIGHT, LEFT - 6, round(place + 3.5, 1), label) for place, label in y.ticks()
-    ]
+def frame(
+    x: Axis, y: Axis, x_label: str, y_label: str = "", *, left: float = LEFT, right: float = WIDTH - RIGHT,
+    top: float = TOP, bottom: float = HEIGHT - BOTTOM,
+) -> Markup:  # fmt: skip
+    """Grid, ticks and names of both axes."""
+    lines = [_GRID_Y.format(place, left, right, left - 6, round(place + 3.5, 1), label) for place, label in y.ticks()]
     if y_label:
-        lines.append(_TEXT.format("label", 4, TOP + 4, y_label))
-    return Markup("").join([*lines, _x_axis(x, HEIGHT - BOTTOM, x_label)])
+        lines.append(_TEXT.format("label", 4, top - 6, y_label))
+    return Markup("").join([*lines, _x_axis(x, x_label, right, top, bottom)])
 
 
-def _x_axis(x: Axis, bottom: float, label: str) -> Markup:
-    ticks = [_GRID_X.format(place, TOP, bottom, bottom + 13, text) for place, text in x.ticks()]
-    return Markup("").join([*ticks, _TEXT.format("label end", WIDTH - RIGHT, bottom + 26, label)])
+def _x_axis(x: Axis, label: str, right: float, top: float, bottom: float) -> Markup:
+    ticks = [_GRID_X.format(place, top, bottom, bottom + 13, text) for place, text in x.ticks()]
+    return Markup("").join([*ticks, _TEXT.format("label end", right, bottom + 26, label)])
 
 
 def _shape(kind: str, curve: Curve, path: str, tasks: bool) -> Markup:

@@ -88,7 +88,10 @@ def make_table(comparison: Comparison, *, published: bool = False) -> Table:
     if published:
         lines += _published(comparison)
         notes += _published_notes(comparison)
-    return Table(comparison.suite.name, columns, _mark(columns, lines), notes)
+    marked = _mark(columns, lines)
+    if any(cell.mark for line in marked for cell in line.cells.values()):
+        notes.insert(0, "Best in bold, second best underlined, among our multi-task rows.")
+    return Table(comparison.suite.name, columns, marked, notes)
 
 
 _Score = tuple[str, Callable[[Mapping[str, float]], float]]
