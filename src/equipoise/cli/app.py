@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.console import Console
 
 from equipoise.cli.live import Live
+from equipoise.cli.look import console, data, list_everything, report
 from equipoise.report.collect import collect
 from equipoise.report.render import for_terminal
 from equipoise.report.tables import make_table
@@ -25,14 +25,12 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
-console = Console(highlight=False)
-
 DEMO_METHODS = ["stl", "ls", "si", "uw", "famo", "fairgrad", "ldc"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.", show_default=True)]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="epochs=20, lr=3e-4, an option of the method, or suite.<option>."),
+    typer.Option("--set", metavar="KEY=VALUE", help="epochs=20, lr=3e-4, an option of the method, or suite.OPTION."),
 ]
 Jobs = Annotated[int, typer.Option("--jobs", "-j", min=1, help="Runs side by side, each with its share of threads.")]
 Force = Annotated[bool, typer.Option("--force", help="Start finished and unfinished runs again from nothing.")]
@@ -115,6 +113,11 @@ def toy(
     from equipoise.cli.toy import show_toy
 
     show_toy(_split(methods), steps=steps, lr=lr, sign=sign, jobs=jobs, out=out, console=console)
+
+
+app.command()(report)
+app.command("list")(list_everything)
+app.command()(data)
 
 
 def _carry_out(configs: list[RunConfig], out: Path, jobs: int, force: bool) -> list[Outcome]:

@@ -14,7 +14,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import equipoise
 from equipoise.report import charts, svg
 from equipoise.report.collect import Comparison
-from equipoise.report.render import cell_text, column_title, line_name, number
+from equipoise.report.render import cell_text, column_title, line_name, number, std_text
 from equipoise.report.tables import Table, make_table
 from equipoise.runs import toml
 from equipoise.runs.checkpoint import write_whole
@@ -40,7 +40,7 @@ def render_page(template: str, **content: Any) -> str:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.globals.update(
-        svg=svg, number=number, cell_text=cell_text, column_title=column_title, line_name=line_name
+        svg=svg, number=number, std_text=std_text, column_title=column_title, line_name=line_name
     )
     script = _asset("page.js")
     return environment.get_template(template).render(

@@ -111,8 +111,16 @@ def cell_text(cell: Cell | None, column: Column, spread: bool = True) -> str:
     """The mean, and its deviation where there is one."""
     if cell is None:
         return "—"
-    std = f" ± {number(cell.std, column.digits)}" if cell.std is not None and spread else ""
-    return number(cell.mean, column.digits) + std
+    std = std_text(cell, column)
+    return number(cell.mean, column.digits) + (f" ± {std}" if std and spread else "")
+
+
+def std_text(cell: Cell, column: Column) -> str:
+    """The deviation with as many digits as the mean; empty where there is none."""
+    if cell.std is None:
+        return ""
+    fixed = "e" not in number(cell.mean, column.digits)
+    return f"{cell.std:.{column.digits}f}" if fixed and cell.std < 1e6 else f"{cell.std:.3g}"
 
 
 def _turn(rows: list[list[str]]) -> list[list[str]]:

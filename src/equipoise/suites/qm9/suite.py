@@ -183,6 +183,7 @@ class QM9Sample(QM9):
     """
 
     name: ClassVar[str] = "qm9-sample"
+    comparable: ClassVar[bool] = False
     protocol: ClassVar[Protocol] = Protocol(epochs=20, batch_size=60, lr=1e-3, schedule=QM9.protocol.schedule)
 
     @cached_property
