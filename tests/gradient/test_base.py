@@ -262,3 +262,14 @@ def test_an_embedding_with_sparse_gradients() -> None:
 def test_options_are_checked(options: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         eq.GradDrop(2, **options)
+
+
+def test_features_of_an_earlier_pass_are_left_alone() -> None:
+    """A caught module may have run before, for something that has had its own backward."""
+    model, x = net(), inputs()
+    expected = weighted(model, x, SHARED, ONES)
+    balancer = Fixed(3, shared=model.trunk)
+    model.trunk(2 * x).sum().backward()
+    model.zero_grad()
+    balancer(model.losses(model.trunk(x))).backward()
+    close(gradients(model), expected)

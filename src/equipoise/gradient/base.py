@@ -129,6 +129,7 @@ class GradientBalancer(Balancer):
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
         tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self.process_group, whole=self.needs_rows)
+        shared = tasks.shared
         rows: Tensor | None = None
         if self.low_memory and shared.local == 0:
             gram = tasks.streamed(partial(self._memory, shared))

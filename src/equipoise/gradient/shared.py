@@ -40,6 +40,15 @@ class Shared:
         double = any(tensor.dtype == torch.float64 for tensor in self.tensors)
         self.dtype = torch.float64 if double else torch.float32
 
+    def without_unreached(self, reached: Sequence[bool]) -> Shared:
+        """The same without representations that no loss depends on: they may be of a pass that is over."""
+        kept = [
+            tensor
+            for tensor, here in zip(self.tensors, reached, strict=True)
+            if here or isinstance(tensor, nn.Parameter)
+        ]
+        return self if len(kept) == len(self.tensors) else Shared(kept)
+
     def split(self, row: Tensor) -> list[Tensor]:
         """A row of `width` numbers, as one view a tensor."""
         parts = row.split_with_sizes(self.sizes)
@@ -58,6 +67,14 @@ class Shared:
         finally:
             for handle in handles:
                 handle.remove()
+
+
+UNREACHED = (
+    "`shared` must be upstream of the losses; found no path from any loss to it. Shared features that a wrapper hands "
+    "out beside the predictions (DistributedDataParallel with static_graph or find_unused_parameters, a compiled "
+    "region, reentrant checkpointing) are not the ones the heads used: build the balancer with shared=model.trunk, the "
+    "module itself, or compute the losses from the features that are passed (checkpoint with use_reentrant=False)."
+)
 
 
 class _Cut:
@@ -106,12 +123,13 @@ class Walk(NamedTuple):
     """What lies between the losses and the shared tensors.
 
     own: the leaves below each loss alone; common: those below several; neither holds shared tensors.
-    nodes: every node between. half: float16 was met.
+    nodes: every node between. reached: which of the shared tensors were. half: float16 was met.
     """
 
     own: list[list[Tensor]]
     common: list[Tensor]
     nodes: list[Any]
+    reached: list[bool]
     half: bool
 
 
@@ -124,16 +142,17 @@ def walk(roots: Sequence[Root | None], shared: Shared) -> Walk:
     for edge in shared.edges:
         stop.setdefault(edge.node, set()).add(edge.output_nr)
     owner: dict[Any, int] = {}
+    reached: set[Any] = set()
     met: list[Any] = []  # edges where two tasks met
     for task, root in enumerate(roots):
         if root is not None:
             edge = root.edge
             start = (edge.node, edge.output_nr)
             if root.entry is None:
-                _claim([start], task, owner, stop, met)
+                _claim([start], task, owner, stop, reached, met)
             else:
                 met.append(start)
-    _claim(met, _COMMON, owner, stop, met)
+    _claim(met, _COMMON, owner, stop, reached, met)
     own: list[list[Tensor]] = [[] for _ in roots]
     common: list[Tensor] = []
     half = any(tensor.dtype == torch.float16 for tensor in shared.tensors)
@@ -146,15 +165,25 @@ def walk(roots: Sequence[Root | None], shared: Shared) -> Walk:
             half = half or node._input_metadata[0].dtype == torch.float16
         elif kind.__name__ == "_DDPSinkBackward":
             _refuse_static_graph(node)
-    return Walk(own, common, list(owner), half)
+    return Walk(own, common, list(owner), [(edge.node, edge.output_nr) in reached for edge in shared.edges], half)
 
 
-def _claim(pending: list[Any], task: int, owner: dict[Any, int], stop: dict[Any, set[int]], met: list[Any]) -> None:
+def _claim(
+    pending: list[Any],
+    task: int,
+    owner: dict[Any, int],
+    stop: dict[Any, set[int]],
+    reached: set[Any],
+    met: list[Any],
+) -> None:
     """Mark what lies below `pending`; what another task has marked is put aside, or taken over by _COMMON."""
     while pending:
         edge = pending.pop()
         node = edge[0]
-        if node is None or (node in stop and edge[1] in stop[node]):
+        if node is None:
+            continue
+        if node in stop and edge[1] in stop[node]:
+            reached.add(edge)
             continue
         known = owner.get(node)
         if known is not None:

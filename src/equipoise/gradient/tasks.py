@@ -12,7 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from equipoise.distributed import world_size
 from equipoise.gradient.linear import Linear, find_linear
-from equipoise.gradient.shared import Shared, find_roots, walk
+from equipoise.gradient.shared import UNREACHED, Shared, find_roots, walk
 from equipoise.losses import Batch
 
 _ENTRIES = 2**17  # of the rows multiplied at once, but not less than _COLUMNS a row: float32 sums stay short
@@ -43,11 +43,14 @@ class TaskGradients:
     def __init__(
         self, batch: Batch, shared: Shared, scale: Tensor, group: dist.ProcessGroup | None, *, whole: bool
     ) -> None:
-        self.shared = shared
         self.group = group
         self.ranks = world_size(group)
         self.roots = find_roots(batch.given)
         self.walk = walk(self.roots, shared)
+        if not any(self.walk.reached):
+            raise ValueError(UNREACHED)
+        # Ranks must keep the same columns; alone, what no loss depends on may go.
+        self.shared = shared if self.ranks > 1 else shared.without_unreached(self.walk.reached)
         self.half = self.walk.half or _half_autocast(batch.losses.device)
         self.scale = scale
         mask = batch.present if batch.factor is None else batch.factor > 0
@@ -90,7 +93,6 @@ class TaskGradients:
 
     def rows(self, out: Tensor, parts: Sequence[Part], *, heads: bool = True) -> Tensor:
         """The Jacobian, one row a task, in `out`; the own heads' gradients are kept aside."""
-        reached = False
         sources = [part.source for part in parts]
         seeds = self.sizes.unbind()
         with self.shared.cut():
@@ -100,11 +102,9 @@ class TaskGradients:
                     continue
                 own = self.walk.own[task] if heads else []
                 taken = _grad([root.output], [root.seed(seeds[task])], [*sources, *own])
-                reached = self._write(out[task], parts, taken, task) or reached
+                self._write(out[task], parts, taken, task)
                 if heads:
                     self.own[task] = _filled(taken[len(sources) :], own)
-        if not reached:
-            raise ValueError(_UNREACHED)
         if self.ranks > 1 and self.shared.local < out.shape[1]:
             self._average(out[:, self.shared.local :])
         return out
@@ -185,15 +185,14 @@ class TaskGradients:
         counted = gradient * counts[task]  # 0-dim: the product keeps the gradient's dtype
         return counted if self.mask is None else torch.where(self.mask[task], counted, 0.0)
 
-    def _write(self, row: Tensor, parts: Sequence[Part], gradients: Sequence[Tensor | None], task: int) -> bool:
-        """Lay the gradients side by side; whether there were any."""
+    def _write(self, row: Tensor, parts: Sequence[Part], gradients: Sequence[Tensor | None], task: int) -> None:
+        """Lay the gradients side by side."""
         stretches = row.split_with_sizes([part.width for part in parts])
-        places, copied, reached = [], [], False
+        places, copied = [], []
         for part, stretch, gradient in zip(parts, stretches, gradients, strict=False):
             if gradient is None:
                 stretch.zero_()
                 continue
-            reached = True
             if part.linear is not None and not part.narrow:
                 part.linear.weight_gradient(gradient, out=stretch.view(self.shared.tensors[part.tensor].shape))
             else:
@@ -205,20 +204,11 @@ class TaskGradients:
             row.div_(self.scale)
         if self.mask is not None:
             row.copy_(torch.where(self.mask[task], row, 0.0))
-        return reached
 
     def _average(self, rows: Tensor) -> None:
         joined = rows.contiguous()
         dist.all_reduce(joined, group=self.group)
         torch.div(joined, self.ranks, out=rows)
-
-
-_UNREACHED = (
-    "`shared` must be upstream of the losses; found no path from any loss to it. Shared features that a wrapper hands "
-    "out beside the predictions (DistributedDataParallel with static_graph or find_unused_parameters, a compiled "
-    "region, reentrant checkpointing) are not the ones the heads used: build the balancer with shared=model.trunk, the "
-    "module itself, or compute the losses from the features that are passed (checkpoint with use_reentrant=False)."
-)
 
 
 def gram(rows: Tensor) -> Tensor:
