@@ -26,5 +26,5 @@ class IMTLG(SolvedBalancer):
 
     def combine(self, game: Game) -> Combination:
         solution = equal_projections(game.gram, game.active)
-        self._say(solution, "the equations are met as nearly as they can be")
+        self._say(solution, "they are met as nearly as they can be", "its equations contradict each other")
         return Combination(solution.weights, solution.weights)

@@ -26,13 +26,13 @@ class SolvedBalancer(GradientBalancer):
         super().__init__(num_tasks, **options)
         self._told = False
 
-    def _say(self, solution: Solution, replacement: str) -> None:
+    def _say(self, solution: Solution, replacement: str, because: str = "their convex hull contains 0") -> None:
         self.status = {"residual": solution.residual, "regularised": solution.degenerate}
         if not self._told and may_look(solution.degenerate) and bool(solution.degenerate):
             self._told = True
             warnings.warn(
-                f"{type(self).__name__} has no solution for these gradients, whose convex hull contains 0: "
-                f"{replacement}. Said once; `status` says it for every step.",
+                f"{type(self).__name__} has no solution for these gradients ({because}): {replacement}. "
+                "Said once; `status` says it for every step.",
                 stacklevel=2,
             )
 

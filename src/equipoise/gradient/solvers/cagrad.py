@@ -14,7 +14,7 @@ def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
 
     w minimises g0 . g_w + c |g0| |g_w| over the simplex. With u = w / |g_w| times c |g0| the conditions are
     those of complementarity with one more unknown, theta = the least value, in place of the constraint.
-    Where the best g_w is 0 its direction is anybody's: d = g0, and `degenerate` says so.
+    Where the best g_w is 0 its direction is anybody's: d = g0, and `degenerate` says so (also where g0 is 0).
     The residual is the largest violation of the conditions of w, in units of the mean squared gradient norm.
 
     >>> import torch
@@ -26,6 +26,8 @@ def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
     gram, _ = normalise(gram, active)
     inside = active.to(gram.dtype)
     mean = inside / inside.sum().clamp(min=1.0)
+    if c == 0:
+        return Solution(mean, torch.zeros_like(mean[0]), torch.zeros_like(active[0]))
     cost = gram @ mean
     radius = c * torch.dot(mean, cost).clamp(min=0.0).sqrt()
     u = solve(problem("ball", gram, active, cost.unsqueeze(-1), (radius * radius).view(1, 1))).squeeze(-1)
@@ -37,6 +39,7 @@ def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
     pull = radius / torch.where(degenerate, 1.0, square.clamp(min=TINY)).sqrt()
     slope = cost + pull * product
     violation = ((torch.dot(weights, slope) - slope) * inside).amax().clamp(min=0.0)
-    degenerate = degenerate | (violation > 1e-4 * slope.abs().amax())
+    degenerate = degenerate | (violation > 1e-4 * slope.abs().amax()) | (radius <= 3e-8 * c)  # or g0 = 0
+    degenerate = degenerate & active.any()
     coefficients = mean + torch.where(degenerate, 0.0, pull * weights)
     return Solution(coefficients, torch.where(degenerate, 0.0, violation), degenerate)

@@ -34,3 +34,11 @@ def normalise(gram: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
     unit = gram.diagonal().sum() / active.sum().clamp(min=1)
     unit = torch.where(unit > 0, unit, 1.0)
     return gram / unit, unit
+
+
+def solve_definite(matrix: Tensor, sides: Tensor) -> Tensor:
+    """The solution for a positive definite matrix, in a way that a CUDA graph can hold for batches too."""
+    factor = torch.linalg.cholesky_ex(matrix)[0]
+    half = torch.linalg.solve_triangular(factor, sides, upper=False)
+    solution: Tensor = torch.linalg.solve_triangular(factor.mT, half, upper=True)
+    return solution

@@ -3,10 +3,12 @@
 These are the optimality conditions behind the min-norm point, the projections on the dual cone and CAGrad,
 which differ in what theta is. Three methods work together:
 
-Pivoting guesses which entries of u are positive, solves the linear system of that guess, and moves every
-entry that came out with the wrong sign to the other side. From "all positive" 1 to 10 guesses do nearly
-always, but nothing proves that it ends: on many dependent gradients it may cycle.
-Where it did not end, an interior point method (Mehrotra's predictor and corrector) finds u instead.
+Pivoting guesses which entries of u are positive, solves the linear system of that guess, and moves the
+entries that came out with the wrong sign to the other side: all of them at first, later those that are off by at
+least half as much as the worst. From "all positive" 1 to 10 guesses do nearly always, but nothing proves
+that it ends: on many dependent gradients it may cycle.
+Where it did not end, an interior point method (Mehrotra's predictor and corrector) finds u instead; not on a
+GPU, where it would have to run every time.
 
 Proximal steps make the answer independent of rounding: with dependent gradients there are many u with the
 same G u. Each step solves with a little of |u - last u|^2 added, starting from u = 0, and so takes the same one
@@ -23,12 +25,15 @@ from typing import Literal, NamedTuple
 import torch
 from torch import Tensor
 
-from equipoise.gradient.solvers.common import TINY, may_look
+from equipoise.gradient.solvers.common import TINY, may_look, solve_definite
 
 _PROXIMAL = 1e-8  # of |g_i|^2: well above rounding, well below the eigenvalues that matter
 _SINGULAR = 1e-14  # the same for the interior point method, which starts only once
 _FLOOR = 1e-30  # stands for |g_i|^2 of a gradient that is exactly zero
-_STEPS, _FIRST_GUESSES, _GUESSES, _ITERATIONS = 8, 16, 3, 30
+_LOOKING = (8, 16, 3)  # proximal steps; guesses in the first and in each later one
+_BLIND = (8, 16, 1)  # the same where they cannot end early
+_WHOLE_GUESSES = 5  # move all wrong entries
+_ITERATIONS = 30
 
 
 class Problem(NamedTuple):
@@ -69,37 +74,43 @@ def problem(
 
 def solve(p: Problem) -> Tensor:
     """u, a column of each problem."""
+    looking = may_look(p.gram)
+    steps, first, later = _LOOKING if looking else _BLIND
     near = p.squares * (0.0 if p.unique else _PROXIMAL) + (1 - p.active)
     matrix = p.gram + torch.diag_embed(near.squeeze(-1))
     eye = torch.eye(p.gram.shape[-1], dtype=p.gram.dtype, device=p.gram.device)
-    lengths = p.squares.sqrt() * p.active
+    lengths = p.squares.sqrt()
+    slack = 0.0 if p.kind == "simplex" else p.active.sum(-2, keepdim=True)  # of the size of q in these units
     u = torch.zeros_like(p.cost)
     free = (p.active > 0).expand(p.cost.shape)
     done = p.radius < 0  # no: nothing is
-    for step in range(1 if p.unique else _STEPS):
+    for step in range(1 if p.unique else steps):
         pull = near * u - p.cost
-        for _ in range(_FIRST_GUESSES if step == 0 else _GUESSES):
-            factor = torch.linalg.cholesky_ex(torch.where(free & free.mT, matrix, eye))[0]
-            new, z, size = _stationary(p, matrix, factor, pull, free)
+        sides = torch.cat([p.active.expand(pull.shape), pull], -1)
+        for guess in range(later if step else first):
+            new, z = _stationary(p, matrix, sides, free, eye)
             parts = new * lengths
-            sizes = parts.abs()
-            rounding = lengths * (1e-12 * size + 4e-15 * sizes.sum(-2, keepdim=True))
-            wrong = torch.where(free, parts < -1e-13 * sizes.amax(-2, keepdim=True), z < -rounding)
+            size = torch.linalg.vector_norm(parts, 1, -2, keepdim=True) + slack
+            signed = torch.where(free, parts, z / lengths)
+            limit = -1e-13 * size
+            if guess >= _WHOLE_GUESSES:
+                limit = torch.minimum(limit, 0.5 * signed.amin(-2, keepdim=True))
+            wrong = signed <= limit
             bad = wrong.any(-2, keepdim=True)
-            if may_look(u) and not bool(bad.any()):
+            if looking and not bool(bad.any()):
                 break
             free = free ^ wrong
         new = new.clamp(min=0.0)
         if step > 0:
             new = torch.where(bad | done, u, new)
             # what counts is G u: along dependent gradients rounding would never stop moving u
-            least = 1e-13 * sizes.sum(-2, keepdim=True).square()
-            done = _square(p.gram, new - u) <= 1e-15 * _square(p.gram, new).clamp(min=least)
-        elif not (may_look(u) and not bool(bad.any())):
+            near_by = 1e-15 * torch.maximum(_square(p.gram, new), 1e-13 * size * size)
+            done = done | (~bad & (_square(p.gram, new - u) <= near_by))
+        elif looking and bool(bad.any()):
             inner, support = _interior(p)
             new, free = torch.where(bad, inner, new), torch.where(bad, support, free)
         u = new
-        if may_look(u) and bool(done.all()):
+        if looking and bool(done.all()):
             break
     return u
 
@@ -109,27 +120,23 @@ def _square(gram: Tensor, u: Tensor) -> Tensor:
     return (u * (gram @ u)).sum(-2, keepdim=True)
 
 
-def _stationary(
-    p: Problem, matrix: Tensor, factor: Tensor, pull: Tensor, free: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
-    """u on the free entries with z = 0 there; z; and the length of the gradient that z is made of."""
-    inside = free.to(pull.dtype)
+def _stationary(p: Problem, matrix: Tensor, sides: Tensor, free: Tensor, eye: Tensor) -> tuple[Tensor, Tensor]:
+    """u on the free entries with z = 0 there, and z. `sides` are the factors of theta and what stands alone."""
+    solved = solve_definite(torch.where(free & free.mT, matrix, eye), torch.where(free, sides, 0.0))
+    active, pull = sides.chunk(2, -1)
+    a, b = solved.chunk(2, -1)
     if p.kind == "cone":
-        u = torch.cholesky_solve(pull * inside, factor)
-        product = matrix @ u
-        return u, product - pull, (u * product).sum(-2, keepdim=True).clamp(min=0.0).sqrt()
-    a, b = torch.cholesky_solve(torch.cat([inside, pull * inside], -1), factor).chunk(2, -1)
-    of_a, of_b = a.sum(-2, keepdim=True).clamp(min=TINY), b.sum(-2, keepdim=True)
+        return b, matrix @ b - pull
+    of_a, of_b = solved.sum(-2, keepdim=True).chunk(2, -1)
+    of_a = of_a.clamp(min=TINY)
     if p.kind == "simplex":
         theta = (1 - of_b) / of_a
     else:  # u = theta a + b in theta sum(u) = q'u + radius, which u'Gu + 2 q'u + radius = 2 theta sum(u) becomes
-        half = ((p.cost * a).sum(-2, keepdim=True) - of_b) / 2
-        rest = (p.cost * b).sum(-2, keepdim=True) + p.radius
-        theta = (half + (half * half + of_a * rest).clamp(min=0.0).sqrt()) / of_a
-    u = theta * a + b
-    product = matrix @ u
-    size = (u * product).sum(-2, keepdim=True).clamp(min=0.0).sqrt() + p.radius.sqrt()
-    return u, product - pull - theta * p.active, size
+        of_qa, of_qb = (p.cost * solved).sum(-2, keepdim=True).chunk(2, -1)
+        half = (of_qa - of_b) / 2
+        theta = (half + (half * half + of_a * (of_qb + p.radius)).clamp(min=0.0).sqrt()) / of_a
+    u = torch.addcmul(b, theta, a)
+    return u, torch.addcmul(matrix @ u - pull, theta, active, value=-1.0)
 
 
 def _interior(p: Problem) -> tuple[Tensor, Tensor]:
@@ -158,15 +165,15 @@ def _interior(p: Problem) -> tuple[Tensor, Tensor]:
             miss = miss - theta * p.active
         gap = (inside * z).sum(-2, keepdim=True)
         done = (gap < 1e-19) & (miss.abs().amax(-2, keepdim=True) < 1e-12 * (1 + product.abs().amax(-2, keepdim=True)))
-        if may_look(u) and bool(done.all()):
+        if bool(done.all()):
             break
         ratio = z / u
-        factor = torch.linalg.cholesky_ex(matrix + torch.diag_embed(ratio.squeeze(-1)))[0]
-        step_u, step_z = _newton(p, factor, u, ratio, miss, -u * z)
+        barrier = matrix + torch.diag_embed(ratio.squeeze(-1))
+        step_u, step_z = _newton(p, barrier, u, ratio, miss, -u * z)
         most = torch.maximum(_reach(u, step_u), _reach(z, step_z)).clamp(min=1.0)
         predicted = (inside + step_u / most) * (z + step_z / most)
         centre = (predicted.sum(-2, keepdim=True) / gap) ** 3 * gap / count
-        step_u, step_z = _newton(p, factor, u, ratio, miss, centre - u * z - step_u * step_z)
+        step_u, step_z = _newton(p, barrier, u, ratio, miss, centre - u * z - step_u * step_z)
         most = (torch.maximum(_reach(u, step_u), _reach(z, step_z)) / 0.99).clamp(min=1.0)
         u, z = torch.where(done, u, u + step_u / most), torch.where(done, z, z + step_z / most)
     support = (u * p.squares > z) & (p.active > 0)
@@ -175,11 +182,11 @@ def _interior(p: Problem) -> tuple[Tensor, Tensor]:
 
 
 def _newton(
-    p: Problem, factor: Tensor, u: Tensor, ratio: Tensor, miss: Tensor, target: Tensor
+    p: Problem, barrier: Tensor, u: Tensor, ratio: Tensor, miss: Tensor, target: Tensor
 ) -> tuple[Tensor, Tensor]:
     """The step to z = G u + q - theta and u z + u dz + z du = target + u z."""
     push = target * p.active / u
-    step = torch.cholesky_solve(push - miss, factor)
+    step = solve_definite(barrier, push - miss)
     return step, push - ratio * step
 
 

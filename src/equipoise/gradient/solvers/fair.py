@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.gradient.solvers.common import TINY, Solution, may_look, normalise
+from equipoise.gradient.solvers.common import TINY, Solution, may_look, normalise, solve_definite
 
 _DELTA = 1e-8  # added to the diagonal, in units of the mean squared gradient norm, where there is no solution
-_ITERATIONS = 30
+_ITERATIONS, _BLIND_ITERATIONS = 30, 18  # the second where they cannot end early
 
 
 def fair(gram: Tensor, active: Tensor, alpha: float) -> Solution:
@@ -52,25 +52,25 @@ def _newton(gram: Tensor, power: float) -> tuple[Tensor, Tensor]:
     share = lengths ** (power - 1)
     b = share ** (1 / (1 + power))  # b = w |g|, exact for orthogonal gradients
     last = float("inf")
-    for _ in range(_ITERATIONS):
+    for step in range(_ITERATIONS):
         product = cosines @ b
         wanted = share * b**-power
-        products = torch.cat([wanted * b, product * b], -1).sum(-2, keepdim=True)
-        factor = (products[..., :1] / products[..., 1:].clamp(min=TINY)) ** (1 / (1 + power))
-        factor = factor.clamp(max=1e3)
+        of_wanted, of_product = (torch.cat([wanted, product], -1) * b).sum(-2, keepdim=True).chunk(2, -1)
+        factor = (of_wanted / of_product.clamp(min=TINY)).pow(1 / (1 + power)).clamp(max=1e3)
         b, product, wanted = b * factor, product * factor, wanted * factor**-power
         missing = wanted - product
-        residual = (missing / wanted).abs().amax((-2, -1))
         if may_look(b):
-            now = float(residual.amax())
+            now = float((missing / wanted).abs().amax())
             if now <= 1e-12 or not now < float("inf") or (now < 1e-6 and now > last / 2):
                 break
             last = now
+        elif step == _BLIND_ITERATIONS:
+            break
         curvature = (power * wanted / b).squeeze(-1)
-        triangle = torch.linalg.cholesky_ex(cosines + torch.diag_embed(curvature))[0]
-        step = torch.cholesky_solve(missing, triangle) / b
-        b = b * (1 + step / (-step / 0.9).amax(-2, keepdim=True).clamp(min=1.0))
-    return (b / lengths).squeeze(-1), residual
+        change = solve_definite(cosines + torch.diag_embed(curvature), missing)
+        away = (change / b).amin(-2, keepdim=True) / -0.9  # how often b would be taken away
+        b = torch.addcdiv(b, change, away.clamp(min=1.0))
+    return (b / lengths).squeeze(-1), (missing / wanted).abs().amax((-2, -1))
 
 
 def _degenerate(gram: Tensor, weights: Tensor, residual: Tensor, inside: Tensor) -> Tensor:
