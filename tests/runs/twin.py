@@ -63,3 +63,25 @@ class LastTen(Twin):
 
     name = "last-ten"
     protocol = Protocol(epochs=12, batch_size=32, lr=1e-2, schedule=("step", {"step_size": 2}), report="last-ten")
+
+
+class Pair(Twin):
+    """Two tasks, one of two metrics, and names that a page must not run."""
+
+    name = "pair"
+    tasks = ("<script>document.title='broken'</script>", "a & b | $c_d$")
+    metrics = (
+        Metric("<script>document.title='broken'</script>", "<script>document.title='broken'</script>"),
+        Metric("a & b | $c_d$", "a & b | $c_d$"),
+        Metric("<img src=x onerror=document.title='broken'>", "a & b | $c_d$", higher_is_better=True),
+    )
+    stl: ClassVar[Mapping[str, float]] = dict(zip([metric.name for metric in metrics], (0.5, 40.0, 0.4), strict=True))
+    published: ClassVar[Mapping[str, Any]] = {}
+
+    def losses(self, model, batch):
+        values, features = super().losses(model, batch)
+        return values[:2], features
+
+    def evaluate(self, model, part):
+        values = super().evaluate(model, part)
+        return dict(zip([metric.name for metric in self.metrics], values.values(), strict=True))

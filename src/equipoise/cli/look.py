@@ -63,7 +63,7 @@ def list_everything() -> None:
     table = Table("method", "class", "needs", "what it does", title="Methods")
     for name in methods():
         found = method_class(name)
-        built = make(name, 2, **({"inner_lr": 0.1} if name == "ldc-double" else {}))
+        built = make(name, 2, inner_lr=0.1) if name == "ldc-double" else make(name, 2)
         needs = "shared" if built.needs_shared else "a second look" if built.needs_after_step else "losses only"
         table.add_row(name, found.__name__, needs, Text(_first_sentence(found.__doc__)))
     console.print(table)

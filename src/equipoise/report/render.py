@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+import textwrap
 from typing import TYPE_CHECKING
 
 from equipoise.report.tables import Cell, Column, Line, Mark, Table
@@ -13,12 +14,18 @@ from equipoise.report.tables import Cell, Column, Line, Mark, Table
 if TYPE_CHECKING:
     from rich.table import Table as RichTable
 
+_NAME, _WORD = 26, 9  # letters after which the terminal's table breaks a name, and a heading at the least
 _ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 _LATEX = {
     "\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
     "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "<": r"\textless{}", ">": r"\textgreater{}",
-    "Δ": r"$\Delta$", "±": r"$\pm$", "µ": r"$\mu$", "↓": r"$\downarrow$", "↑": r"$\uparrow$", "†": r"$^\dagger$",
+    "±": r"$\pm$", "µ": r"$\mu$", "↓": r"$\downarrow$", "↑": r"$\uparrow$", "†": r"$^\dagger$", "×": r"$\times$",
+    "—": "--", "…": r"\dots{}",
 }  # fmt: skip
+_LATEX.update({
+    "α": r"$\alpha$", "β": r"$\beta$", "γ": r"$\gamma$", "δ": r"$\delta$", "ε": r"$\epsilon$", "λ": r"$\lambda$",
+    "μ": r"$\mu$", "ρ": r"$\rho$", "σ": r"$\sigma$", "τ": r"$\tau$", "ω": r"$\omega$", "Δ": r"$\Delta$",
+})  # fmt: skip
 
 
 def markdown(table: Table) -> str:
@@ -69,7 +76,7 @@ def latex(table: Table) -> str:
 
 
 def for_terminal(table: Table, width: int) -> RichTable:
-    """The table for rich, turned on its side, and without deviations, where it would not fit else."""
+    """The table for rich: names wrapped, turned on its side, and without deviations, where it would not fit else."""
     from rich.table import Table as RichTable
     from rich.text import Text
 
@@ -80,8 +87,10 @@ def for_terminal(table: Table, width: int) -> RichTable:
             [cell_text(line.cells.get(column.key), column, spread) for column in table.columns] for line in table.lines
         ]
         cells, head, left = (texts, titles, names) if not turned else (_turn(texts), names, titles)
-        columns = [max(map(len, column)) for column in zip(head, *cells, strict=True)]
-        if sum(columns) + max(map(len, left)) + 3 * len(columns) + 4 <= width:
+        head = [_wrap(title, max(map(len, column))) for title, *column in zip(head, *cells, strict=True)]
+        left = [_wrap(name, _NAME) for name in left]
+        columns = [max(map(_width, column)) for column in zip(head, *cells, strict=True)]
+        if sum(columns) + max(map(_width, left)) + 3 * len(columns) + 4 <= width:
             break
     shown = RichTable(title=Text(table.title), caption=Text("\n".join(table.notes)), caption_justify="left")
     shown.add_column("" if turned else "method")
@@ -92,6 +101,14 @@ def for_terminal(table: Table, width: int) -> RichTable:
     for name, row, style in zip(left, cells, _turn(marks) if turned else marks, strict=True):
         shown.add_row(Text(name), *map(Text, row, style))
     return shown
+
+
+def _wrap(text: str, width: int) -> str:
+    return textwrap.fill(text, max(width, _WORD), break_long_words=False)
+
+
+def _width(text: str) -> int:
+    return max(map(len, text.split("\n")))
 
 
 def number(value: float, digits: int) -> str:
@@ -155,7 +172,8 @@ def _escape_pipes(text: str) -> str:
 
 
 def _tex(text: str) -> str:
-    return "".join(_LATEX.get(letter, letter) for letter in text).replace("—", "--")
+    """Text for LaTeX on one line: a blank line would end a caption."""
+    return "".join(_LATEX.get(letter, letter) for letter in " ".join(text.split()))
 
 
 def _tex_row(cells: list[str]) -> str:

@@ -9,7 +9,6 @@ that are trained at once.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -74,8 +73,7 @@ def plan_layout(sizes: npt.NDArray[np.int64], most: int = 4, overhead: float = 0
     return Layout(tuple(reversed(groups)))
 
 
-@dataclass(frozen=True)
-class Batch:
+class Batch(NamedTuple):
     """One batch for each of R runs, laid out densely; empty molecules fill a batch that is not full.
 
     nodes ``[R, rows, 11]``; pairs ``[R, P]``, for each molecule of each group its n x n distances, 0 where there is

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
@@ -35,8 +34,7 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _WARM_UP = 3
 
 
-@dataclass(frozen=True)
-class Speed:
+class Speed(NamedTuple):
     """How a fleet computes; nothing here changes what is computed, but for rounding.
 
     fused: messages by the Triton kernels. compiled: the network through torch.compile. graph: the step as a CUDA graph.
@@ -60,14 +58,21 @@ class _Answer(NamedTuple):
 class Fleet:
     """The state of R runs, and one step of all of them.
 
-    configs: the runs; suite, epochs, batch size and data must be the same for all.
+    configs: the runs; suite, epochs and batch size must be the same for all.
+    data: where the suite reads, as its own `data`.
     """
 
-    def __init__(self, configs: Sequence[RunConfig], device: torch.device | str, speed: Speed | None = None) -> None:
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        device: torch.device | str,
+        speed: Speed | None = None,
+        data: Path | None = None,
+    ) -> None:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.speed = speed or Speed()
-        self.suites = _suites(self.configs)
+        self.suites = _suites(self.configs, data)
         first = next(iter(self.suites.values()))
         self.tasks, self.batch_size = first.tasks, first.batch_size
         seeds = list(self.suites)
@@ -348,9 +353,9 @@ def _gradients(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(scalar, inputs, allow_unused=True, materialize_grads=True))
 
 
-def _suites(configs: Sequence[RunConfig]) -> dict[int, QM9]:
+def _suites(configs: Sequence[RunConfig], data: Path | None) -> dict[int, QM9]:
     """The data of every seed, on the CPU; molecules read once."""
-    for name in ("suite", "epochs", "batch_size", "data", "suite_options"):
+    for name in ("suite", "epochs", "batch_size", "suite_options"):
         values = [getattr(config, name) for config in configs]
         if any(value != values[0] for value in values):
             raise ValueError(f"`configs` must agree on `{name}`; found {values}.")
@@ -361,7 +366,6 @@ def _suites(configs: Sequence[RunConfig]) -> dict[int, QM9]:
         if config.seed not in suites:
             found = suite_class(config.suite)
             assert issubclass(found, QM9)
-            data = None if config.data is None else Path(config.data)
             suite = found(seed=config.seed, data=data, batch_size=config.batch_size, **config.suite_options)
             if suites:
                 suite.molecules = next(iter(suites.values())).molecules

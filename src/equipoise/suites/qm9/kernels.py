@@ -1,16 +1,18 @@
 # ruff: noqa: ANN001, ANN202 (what Triton compiles is typed by Triton)
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found, import-untyped"
-"""The messages of a round as three Triton kernels, which keep everything between state and message on the chip.
+"""The messages of a round as Triton kernels, which keep everything between state and message on the chip.
 
 A tile holds the molecules of one group that fit into 64 rows of atoms. With A_k the matrix of r_ijk over a tile
-(symmetric, 0 between molecules), V_k the kernel's matrices, h the state and a the factor 1 / neighbours of a row:
+(symmetric, 0 between molecules), V_k the kernel's matrices, h the state and dm the message's gradient, both as the
+mean's factor 1 / neighbours makes them:
 
-    forward          m = a sum_k A_k (h V_k)
-    backward         dh = sum_k A_k Q_k with Q_k = (a dm) V_k^T,   dA_k = Q_k h^T, summed at once to the edge weights
-    kernel gradient  dV_k = sum over tiles (A_k h)^T (a dm)
+    forward          m = sum_k A_k (h V_k)
+    backward         dh = sum_k A_k Q_k with Q_k = dm V_k^T,   dA_k = Q_k h^T, summed at once to the edge weights
+    kernel gradient  dV_k = sum over tiles (A_k h)^T dm
 
-A_k is made anew from distances and bonds wherever it is needed: two operations an entry are cheaper than reading it.
-Sums have a fixed order, so that the same input gives the same bits.
+A_k is made anew from distances and bonds wherever it is needed: five operations an entry, which is cheaper than
+reading it. The order b of the bond counts by a polynomial through its three values, so that no branch is needed.
+Sums have a fixed order: the same input gives the same bits.
 """
 
 from __future__ import annotations
@@ -23,37 +25,37 @@ import triton.language as tl
 from torch import Tensor
 
 TILE = 64
-_KINDS = 132  # the layout of the kernel's columns; the last three are zeros and are left out
+FEATURES = 5  # b, b^2, b^3, distance, one
+_KINDS = 132  # of the kernel's columns; the last three are zeros and are left out
 _USED = 129
-_EDGE_ROWS = 5  # bonds of order 1 to 3, distance, constant: where each stands in the edge weights
 _TYPES = {
-    "float32": (tl.float32, "ieee"),
-    "split": (tl.float32, "tf32x3"),
-    "tf32": (tl.float32, "tf32"),
-    "half": (tl.float16, "ieee"),
-    "bf16": (tl.bfloat16, "ieee"),
+    "float32": (tl.float32, "ieee", torch.float32),
+    "split": (tl.float32, "tf32x3", torch.float32),
+    "tf32": (tl.float32, "tf32", torch.float32),
+    "half": (tl.float16, "ieee", torch.float16),
+    "bf16": (tl.bfloat16, "ieee", torch.bfloat16),
 }
 
 
 class Tuning(NamedTuple):
-    """What changes the speed and not the function (but the order of sums): programs, warps, stages, chunk."""
+    """What changes the speed and not the function (but the order of sums)."""
 
     programs: int = 264  # how many programs to aim for, by splitting sums
     forward_warps: int = 4
     forward_stages: int = 2
     backward_warps: int = 4
     backward_stages: int = 2
-    kernel_warps: int = 4
-    kernel_stages: int = 1
+    kernel_warps: int = 8
+    kernel_stages: int = 2
 
 
-TUNING = Tuning()
+tuning = Tuning()  # in force; the benchmarks try others
 
 
 @triton.jit
-def _maps(pairs, tiles, tile, run, num_pairs, TILE: tl.constexpr):
-    """Where a tile's rows are, its distances (0 where there is no edge) and its bonds, ``[64, 64]`` each."""
-    first_row = tl.load(tiles + tile * 4)
+def _spread(pairs, tiles, maps, num_pairs, num_tiles, TILE: tl.constexpr):
+    """A tile's distances with the bonds in their last two bits, ``[64, 64]``; NaN where there is no edge."""
+    tile, run = tl.program_id(0), tl.program_id(1)
     rows = tl.load(tiles + tile * 4 + 1)
     capacity = tl.load(tiles + tile * 4 + 2)
     first_pair = tl.load(tiles + tile * 4 + 3)
@@ -63,130 +65,153 @@ def _maps(pairs, tiles, tile, run, num_pairs, TILE: tl.constexpr):
     same = (owner == j // capacity) & (i < rows) & (j < rows)
     place = first_pair + owner * capacity * capacity + (i - owner * capacity) * capacity + j % capacity
     packed = tl.load(pairs + run.to(tl.int64) * num_pairs + place, mask=same, other=0.0)
-    bits = packed.to(tl.int32, bitcast=True)
-    bond = bits & 3
-    distance = (bits & -4).to(tl.float32, bitcast=True)
-    return first_row, rows, distance, bond
+    packed = tl.where(packed > 0, packed, float("nan"))
+    tl.store(maps + (run * num_tiles + tile).to(tl.int64) * TILE * TILE + i * TILE + j, packed)
 
 
 @triton.jit
-def _coefficients(edge, k, distance, bond, KINDS: tl.constexpr):
-    """A_k of a tile: relu(U e + b) for every edge, 0 elsewhere."""
-    single = tl.load(edge + k)
-    double = tl.load(edge + KINDS + k)
-    triple = tl.load(edge + 2 * KINDS + k)
-    slope = tl.load(edge + 4 * KINDS + k)
-    constant = tl.load(edge + 5 * KINDS + k)
-    kind = tl.where(bond == 1, single, tl.where(bond == 2, double, tl.where(bond == 3, triple, 0.0)))
-    value = kind + constant + distance * slope
-    return tl.where(distance > 0, tl.maximum(value, 0.0), 0.0)
+def _prepare(grad, inverse, tiles, out, units, num_rows, num_tiles, TYPE: tl.constexpr, TILE: tl.constexpr):
+    """A tile's message gradients with the factor of the mean, in units of their largest, and that unit."""
+    tile, run = tl.program_id(0), tl.program_id(1)
+    i = tl.arange(0, TILE)
+    rows = tl.load(tiles + tile * 4 + 1)
+    row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+    at = row[:, None] * TILE + tl.arange(0, TILE)[None, :]
+    there = (i < rows)[:, None]
+    dm = tl.load(grad + at, mask=there, other=0.0) * tl.load(inverse + row, mask=i < rows, other=0.0)[:, None]
+    unit = tl.max(tl.max(tl.abs(dm), 1), 0)
+    unit = tl.where(unit > 0, unit, 1.0)
+    tl.store(out + at, (dm / unit).to(TYPE), mask=there)
+    tl.store(units + run * num_tiles + tile, unit)
+
+
+@triton.jit
+def _edges(maps, tile, run, num_tiles, TILE: tl.constexpr):
+    """Distance and order of the bond of every entry of a tile; the distance is NaN where there is no edge."""
+    i = tl.arange(0, TILE)[:, None]
+    j = tl.arange(0, TILE)[None, :]
+    distance = tl.load(maps + (run * num_tiles + tile).to(tl.int64) * TILE * TILE + i * TILE + j)
+    order = (distance.to(tl.int32, bitcast=True) & 3).to(tl.float32)
+    return distance, order
+
+
+@triton.jit
+def _coefficients(edge, k, distance, order, KINDS: tl.constexpr):
+    """A_k of a tile. Where there is no edge the value is NaN, and the larger of NaN and 0 is 0."""
+    c1 = tl.load(edge + k)
+    c2 = tl.load(edge + KINDS + k)
+    c3 = tl.load(edge + 2 * KINDS + k)
+    slope = tl.load(edge + 3 * KINDS + k)
+    constant = tl.load(edge + 4 * KINDS + k)
+    return tl.maximum(order * (order * (order * c3 + c2) + c1) + (distance * slope + constant), 0.0)
 
 
 @triton.jit
 def _forward(
-    state, kernel, edge, pairs, inverse, tiles, out, num_rows, num_pairs, runs, per_split,
+    state, kernel, edge, maps, inverse, tiles, out, num_rows, num_tiles, runs, per_split,
     TYPE: tl.constexpr, INPUT: tl.constexpr, KINDS: tl.constexpr, USED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     tile, split, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first_row, rows, distance, bond = _maps(pairs, tiles, tile, run, num_pairs, TILE)
     i = tl.arange(0, TILE)
     c = tl.arange(0, TILE)
+    rows = tl.load(tiles + tile * 4 + 1)
+    row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+    at = row[:, None] * TILE + c[None, :]
     there = (i < rows)[:, None]
-    at = (run.to(tl.int64) * num_rows + first_row + i)[:, None] * TILE + c[None, :]
-    h = tl.load(state + at, mask=there, other=0.0).to(TYPE)
-    edge += run * 6 * KINDS
-    kernel += run.to(tl.int64) * TILE * KINDS * TILE
+    distance, order = _edges(maps, tile, run, num_tiles, TILE)
+    h = tl.load(state + at, mask=there, other=0.0)
+    edge += run * 5 * KINDS
+    matrix = kernel + run.to(tl.int64) * TILE * KINDS * TILE + i[:, None] * (KINDS * TILE) + c[None, :]
     message = tl.zeros((TILE, TILE), tl.float32)  # transposed: [output, atom]
-    matrix = i[:, None] * (KINDS * TILE) + c[None, :]
     for k in range(split * per_split, tl.minimum((split + 1) * per_split, USED)):
-        v = tl.load(kernel + matrix + k * TILE).to(TYPE)
+        v = tl.load(matrix + k * TILE)
         projected = tl.dot(tl.trans(v), tl.trans(h), input_precision=INPUT).to(TYPE)
-        a = _coefficients(edge, k, distance, bond, KINDS).to(TYPE)
+        a = _coefficients(edge, k, distance, order, KINDS).to(TYPE)
         message = tl.dot(projected, a, message, input_precision=INPUT)
-    share = tl.load(inverse + run.to(tl.int64) * num_rows + first_row + i, mask=i < rows, other=0.0)
+    share = tl.load(inverse + row, mask=i < rows, other=0.0)
     out += split.to(tl.int64) * runs * num_rows * TILE
     tl.store(out + at, tl.trans(message) * share[:, None], mask=there)
 
 
 @triton.jit
-def _gradient(grad, inverse, at, rows, first_row, run, num_rows, TILE: tl.constexpr):
-    """The messages' gradient with the factor of the mean, brought into [-1, 1], and the unit it is measured in."""
-    i = tl.arange(0, TILE)
-    share = tl.load(inverse + run.to(tl.int64) * num_rows + first_row + i, mask=i < rows, other=0.0)
-    dm = tl.load(grad + at, mask=(i < rows)[:, None], other=0.0) * share[:, None]
-    unit = tl.max(tl.max(tl.abs(dm), 1), 0)
-    unit = tl.where(unit > 0, unit, 1.0)
-    return dm / unit, unit
+def _sum5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
+    return a0 + b0, a1 + b1, a2 + b2, a3 + b3, a4 + b4
 
 
 @triton.jit
 def _backward(
-    grad, state, kernel, edge, pairs, inverse, tiles, out, out_edge, num_rows, num_pairs, runs, num_tiles, per_split,
+    dm, units, state, kernel, edge, maps, tiles, out, out_edge, num_rows, num_tiles, runs, per_split,
     TYPE: tl.constexpr, INPUT: tl.constexpr, KINDS: tl.constexpr, USED: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     tile, split, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
-    first_row, rows, distance, bond = _maps(pairs, tiles, tile, run, num_pairs, TILE)
     i = tl.arange(0, TILE)
     c = tl.arange(0, TILE)
+    rows = tl.load(tiles + tile * 4 + 1)
+    row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+    at = row[:, None] * TILE + c[None, :]
     there = (i < rows)[:, None]
-    at = (run.to(tl.int64) * num_rows + first_row + i)[:, None] * TILE + c[None, :]
-    h = tl.load(state + at, mask=there, other=0.0).to(TYPE)
-    dm, unit = _gradient(grad, inverse, at, rows, first_row, run, num_rows, TILE)
-    dm = dm.to(TYPE)
-    edge += run * 6 * KINDS
-    kernel += run.to(tl.int64) * TILE * KINDS * TILE
+    distance, order = _edges(maps, tile, run, num_tiles, TILE)
+    h = tl.load(state + at, mask=there, other=0.0)
+    g = tl.load(dm + at, mask=there, other=0.0)
+    unit = tl.load(units + run * num_tiles + tile)
+    edge += run * 5 * KINDS
     out_edge += (run * num_tiles + tile) * 5 * KINDS
+    matrix = kernel + run.to(tl.int64) * TILE * KINDS * TILE + i[:, None] * (KINDS * TILE) + c[None, :]
     dh = tl.zeros((TILE, TILE), tl.float32)  # transposed: [input, atom]
-    matrix = i[:, None] * (KINDS * TILE) + c[None, :]
     for k in range(split * per_split, tl.minimum((split + 1) * per_split, USED)):
-        v = tl.load(kernel + matrix + k * TILE).to(TYPE)
-        q = tl.dot(v, tl.trans(dm), input_precision=INPUT).to(TYPE)
-        a = _coefficients(edge, k, distance, bond, KINDS)
+        v = tl.load(matrix + k * TILE)
+        q = tl.dot(v, tl.trans(g), input_precision=INPUT).to(TYPE)
+        a = _coefficients(edge, k, distance, order, KINDS)
         dh = tl.dot(q, a.to(TYPE), dh, input_precision=INPUT)
         da = tl.where(a > 0, tl.dot(h, q, input_precision=INPUT), 0.0)
-        tl.store(out_edge + k, unit * tl.sum(tl.sum(tl.where(bond == 1, da, 0.0), 1), 0))
-        tl.store(out_edge + KINDS + k, unit * tl.sum(tl.sum(tl.where(bond == 2, da, 0.0), 1), 0))
-        tl.store(out_edge + 2 * KINDS + k, unit * tl.sum(tl.sum(tl.where(bond == 3, da, 0.0), 1), 0))
-        tl.store(out_edge + 3 * KINDS + k, unit * tl.sum(tl.sum(da * distance, 1), 0))
-        tl.store(out_edge + 4 * KINDS + k, unit * tl.sum(tl.sum(da, 1), 0))
+        d1 = da * order
+        d2 = d1 * order
+        s1, s2, s3, s4, s5 = tl.reduce((d1, d2, d2 * order, da * tl.maximum(distance, 0.0), da), 1, _sum5)
+        s1, s2, s3, s4, s5 = tl.reduce((s1, s2, s3, s4, s5), 0, _sum5)
+        tl.store(out_edge + k, unit * s1)
+        tl.store(out_edge + KINDS + k, unit * s2)
+        tl.store(out_edge + 2 * KINDS + k, unit * s3)
+        tl.store(out_edge + 3 * KINDS + k, unit * s4)
+        tl.store(out_edge + 4 * KINDS + k, unit * s5)
     out += split.to(tl.int64) * runs * num_rows * TILE
     tl.store(out + at, tl.trans(dh) * unit, mask=there)
 
 
 @triton.jit
-def _add(
-    dv, k, unit, h, dm, edge, distance, bond, TYPE: tl.constexpr, INPUT: tl.constexpr, KINDS: tl.constexpr
-):
+def _add(dv, k, unit, h, g, edge, distance, order, TYPE: tl.constexpr, INPUT: tl.constexpr, KINDS: tl.constexpr):
     """One tile's part of the gradient of V_k, ``[input, output]``."""
-    a = _coefficients(edge, k, distance, bond, KINDS).to(TYPE)
+    a = _coefficients(edge, k, distance, order, KINDS).to(TYPE)
     gathered = tl.dot(tl.trans(h), a, input_precision=INPUT).to(TYPE)  # (A_k h), transposed
-    return dv + unit * tl.dot(gathered, dm, input_precision=INPUT)
+    return dv + unit * tl.dot(gathered, g, input_precision=INPUT)
 
 
 @triton.jit
 def _kernel_gradient(
-    grad, state, edge, pairs, inverse, tiles, out, num_rows, num_pairs, runs, num_tiles, per_split,
+    dm, units, state, edge, maps, tiles, out, num_rows, num_tiles, runs, per_split,
     TYPE: tl.constexpr, INPUT: tl.constexpr, KINDS: tl.constexpr, TILE: tl.constexpr,
 ):  # fmt: skip
     chunk, split, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i = tl.arange(0, TILE)
     c = tl.arange(0, TILE)
-    edge += run * 6 * KINDS
+    edge += run * 5 * KINDS
     k = chunk * 4
     dv0 = tl.zeros((TILE, TILE), tl.float32)
     dv1 = tl.zeros((TILE, TILE), tl.float32)
     dv2 = tl.zeros((TILE, TILE), tl.float32)
     dv3 = tl.zeros((TILE, TILE), tl.float32)
     for tile in range(split * per_split, tl.minimum((split + 1) * per_split, num_tiles)):
-        first_row, rows, distance, bond = _maps(pairs, tiles, tile, run, num_pairs, TILE)
-        at = (run.to(tl.int64) * num_rows + first_row + i)[:, None] * TILE + c[None, :]
-        h = tl.load(state + at, mask=(i < rows)[:, None], other=0.0).to(TYPE)
-        dm, unit = _gradient(grad, inverse, at, rows, first_row, run, num_rows, TILE)
-        dm = dm.to(TYPE)
-        dv0 = _add(dv0, k, unit, h, dm, edge, distance, bond, TYPE, INPUT, KINDS)
-        dv1 = _add(dv1, k + 1, unit, h, dm, edge, distance, bond, TYPE, INPUT, KINDS)
-        dv2 = _add(dv2, k + 2, unit, h, dm, edge, distance, bond, TYPE, INPUT, KINDS)
-        dv3 = _add(dv3, k + 3, unit, h, dm, edge, distance, bond, TYPE, INPUT, KINDS)
+        rows = tl.load(tiles + tile * 4 + 1)
+        row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+        at = row[:, None] * TILE + c[None, :]
+        there = (i < rows)[:, None]
+        distance, order = _edges(maps, tile, run, num_tiles, TILE)
+        h = tl.load(state + at, mask=there, other=0.0)
+        g = tl.load(dm + at, mask=there, other=0.0)
+        unit = tl.load(units + run * num_tiles + tile)
+        dv0 = _add(dv0, k, unit, h, g, edge, distance, order, TYPE, INPUT, KINDS)
+        dv1 = _add(dv1, k + 1, unit, h, g, edge, distance, order, TYPE, INPUT, KINDS)
+        dv2 = _add(dv2, k + 2, unit, h, g, edge, distance, order, TYPE, INPUT, KINDS)
+        dv3 = _add(dv3, k + 3, unit, h, g, edge, distance, order, TYPE, INPUT, KINDS)
     out += (split * runs + run).to(tl.int64) * TILE * KINDS * TILE
     matrix = out + i[:, None] * (KINDS * TILE) + c[None, :] + k * TILE
     tl.store(matrix, dv0)
@@ -195,63 +220,73 @@ def _kernel_gradient(
     tl.store(matrix + 3 * TILE, dv3)
 
 
+def spread(pairs: Tensor, tiles: Tensor) -> Tensor:
+    """The pairs ``[R, P]`` (distances whose last two bits are the bond's order) as tiles ``[R, T, 64, 64]``."""
+    runs, num_pairs = pairs.shape
+    maps = pairs.new_empty(runs, len(tiles), TILE, TILE)
+    _spread[(len(tiles), runs)](pairs.contiguous(), tiles, maps, num_pairs, len(tiles), TILE=TILE)
+    return maps
+
+
 def forward(
-    state: Tensor, kernel: Tensor, edge: Tensor, pairs: Tensor, inverse: Tensor, tiles: Tensor, precision: str,
-    tuning: Tuning = TUNING,
-) -> Tensor:  # fmt: skip
+    state: Tensor, kernel: Tensor, edge: Tensor, maps: Tensor, inverse: Tensor, tiles: Tensor, precision: str
+) -> Tensor:
     """The mean of the neighbours' messages, ``[R, rows, 64]``.
 
     state ``[R, rows, 64]``; kernel ``[R, 64, 132 * 64]``, of two bytes an entry if the precision is; edge
-    ``[R, 6, 132]``; pairs ``[R, P]``: distances whose last two bits are the bond's order; inverse ``[R, rows]``:
-    1 / neighbours; tiles ``[T, 4]``.
+    ``[R, 5, 132]``, the weights of each of the features; inverse ``[R, rows]``: 1 / neighbours; tiles ``[T, 4]``.
     """
+    type_, input_, dtype = _TYPES[precision]
+    edge, inverse = edge.contiguous(), inverse.contiguous()
     runs, rows, _ = state.shape
-    splits = _splits(len(tiles) * runs, _USED, tuning)
-    per_split = triton.cdiv(_USED, splits)
-    out = state.new_empty(splits, runs, rows, TILE)
-    type_, input_ = _TYPES[precision]
+    splits = _splits(len(tiles) * runs, _USED)
+    out = torch.empty(splits, runs, rows, TILE, device=state.device)
     _forward[(len(tiles), splits, runs)](
-        state, kernel, edge, pairs, inverse, tiles, out, rows, pairs.shape[1], runs, per_split,
-        TYPE=type_, INPUT=input_, KINDS=_KINDS, USED=_USED, TILE=TILE,
+        state.to(dtype).contiguous(), kernel, edge, maps, inverse, tiles, out, rows, len(tiles), runs,
+        triton.cdiv(_USED, splits), TYPE=type_, INPUT=input_, KINDS=_KINDS, USED=_USED, TILE=TILE,
         num_warps=tuning.forward_warps, num_stages=tuning.forward_stages,
     )  # fmt: skip
     return out[0] if splits == 1 else out.sum(0)
 
 
 def backward(
-    grad: Tensor, state: Tensor, kernel: Tensor, edge: Tensor, pairs: Tensor, inverse: Tensor, tiles: Tensor,
-    precision: str, tuning: Tuning = TUNING,
+    grad: Tensor, state: Tensor, kernel: Tensor, edge: Tensor, maps: Tensor, inverse: Tensor, tiles: Tensor,
+    precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """The gradients of state, kernel and edge weights."""
+    type_, input_, dtype = _TYPES[precision]
+    edge = edge.contiguous()
     runs, rows, _ = state.shape
-    num_tiles, num_pairs = len(tiles), pairs.shape[1]
-    type_, input_ = _TYPES[precision]
+    num_tiles = len(tiles)
+    low = state.to(dtype).contiguous()
+    dm, units = torch.empty_like(low), state.new_empty(runs, num_tiles)
+    _prepare[(num_tiles, runs)](
+        grad.contiguous(), inverse.contiguous(), tiles, dm, units, rows, num_tiles, TYPE=type_, TILE=TILE
+    )
     common = {"TYPE": type_, "INPUT": input_, "KINDS": _KINDS, "TILE": TILE}
-    splits = _splits(num_tiles * runs, _USED, tuning)
-    out = state.new_empty(splits, runs, rows, TILE)
-    out_edge = state.new_zeros(runs, num_tiles, _EDGE_ROWS, _KINDS)
+    splits = _splits(num_tiles * runs, _USED)
+    out = torch.empty(splits, runs, rows, TILE, device=state.device)
+    out_edge = edge.new_zeros(runs, num_tiles, FEATURES, _KINDS)
     _backward[(num_tiles, splits, runs)](
-        grad, state, kernel, edge, pairs, inverse, tiles, out, out_edge, rows, num_pairs, runs, num_tiles,
+        dm, units, low, kernel, edge, maps, tiles, out, out_edge, rows, num_tiles, runs,
         triton.cdiv(_USED, splits), **common, USED=_USED,
         num_warps=tuning.backward_warps, num_stages=tuning.backward_stages,
     )  # fmt: skip
     chunks = triton.cdiv(_USED, 4)
-    kernel_splits = _splits(chunks * runs, num_tiles, tuning)
-    out_kernel = state.new_empty(kernel_splits, *kernel.shape)
+    kernel_splits = _splits(chunks * runs, num_tiles)
+    out_kernel = torch.empty(kernel_splits, *kernel.shape, device=state.device)
     _kernel_gradient[(chunks, kernel_splits, runs)](
-        grad, state, edge, pairs, inverse, tiles, out_kernel, rows, num_pairs, runs, num_tiles,
+        dm, units, low, edge, maps, tiles, out_kernel, rows, num_tiles, runs,
         triton.cdiv(num_tiles, kernel_splits), **common,
         num_warps=tuning.kernel_warps, num_stages=tuning.kernel_stages,
     )  # fmt: skip
-    edge_sum = out_edge.sum(1)
-    d_edge = torch.cat([edge_sum[:, :3], torch.zeros_like(edge_sum[:, :1]), edge_sum[:, 3:]], dim=1)
     return (
         out[0] if splits == 1 else out.sum(0),
         out_kernel[0] if kernel_splits == 1 else out_kernel.sum(0),
-        d_edge,
+        out_edge.sum(1),
     )
 
 
-def _splits(programs: int, most: int, tuning: Tuning) -> int:
+def _splits(programs: int, most: int) -> int:
     """In how many parts to sum, so that there are programs enough to fill the chip."""
     return max(1, min(most, tuning.programs // programs))

@@ -29,13 +29,46 @@ def make_tiles(groups: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, i
     return tiles
 
 
+def spread(pairs: Tensor, tiles: Tensor) -> Tensor:
+    """The pairs of a batch as the tiles that `fused_messages` works on, ``[R, T, 64, 64]``."""
+    maps: Tensor = _spread(pairs, tiles)
+    return maps
+
+
 def fused_messages(
-    state: Tensor, kernel: Tensor, edge: Tensor, pairs: Tensor, inverse: Tensor, tiles: Tensor, precision: str
+    state: Tensor, kernel: Tensor, edge: Tensor, maps: Tensor, inverse: Tensor, tiles: Tensor, precision: str
 ) -> Tensor:
-    """The mean of the neighbours' messages, ``[R, rows, 64]``; the arguments are those of `kernels.forward`."""
+    """The mean of the neighbours' messages, ``[R, rows, 64]``.
+
+    state ``[R, rows, 64]``; kernel ``[R, 64, 132 * 64]``; edge ``[R, 6, 132]``; maps from `spread`; inverse
+    ``[R, rows]``: 1 / neighbours; tiles ``[T, 4]`` from `make_tiles`.
+    """
     factors = kernel.detach().to(_TWO_BYTE.get(precision, torch.float32)).contiguous()
-    out: Tensor = _messages(state, kernel, factors, edge, pairs, inverse, tiles, precision)
+    out: Tensor = _messages(state, kernel, factors, _by_feature(edge), maps, inverse, tiles, precision)
     return out
+
+
+def _by_feature(edge: Tensor) -> Tensor:
+    """The edge weights of b, b^2, b^3, distance and one, ``[R, 5, 132]``.
+
+    The polynomial in the bond's order b that is 0 without a bond and takes the classes' weights at 1, 2 and 3.
+    """
+    single, double, triple, _, distance, one = edge.unbind(1)
+    second, third = double - 2 * single, triple - 3 * double + 3 * single
+    linear = single - second / 2 + third / 3
+    return torch.stack([linear, (second - third) / 2, third / 6, distance, one], dim=1)
+
+
+@torch.library.custom_op("equipoise::qm9_spread", mutates_args=())
+def _spread(pairs: Tensor, tiles: Tensor) -> Tensor:
+    from . import kernels  # needs triton
+
+    return kernels.spread(pairs, tiles)
+
+
+@_spread.register_fake
+def _(pairs: Tensor, tiles: Tensor) -> Tensor:
+    return pairs.new_empty(len(pairs), len(tiles), TILE_ROWS, TILE_ROWS)
 
 
 @torch.library.custom_op("equipoise::qm9_messages", mutates_args=())
@@ -44,14 +77,14 @@ def _messages(
     kernel: Tensor,  # for its gradient  # noqa: ARG001
     factors: Tensor,  # the same in the type it is multiplied in
     edge: Tensor,
-    pairs: Tensor,
+    maps: Tensor,
     inverse: Tensor,
     tiles: Tensor,
     precision: str,
 ) -> Tensor:
-    from . import kernels  # needs triton
+    from . import kernels
 
-    return kernels.forward(state, factors, edge, pairs, inverse, tiles, precision)
+    return kernels.forward(state, factors, edge, maps, inverse, tiles, precision)
 
 
 @_messages.register_fake
@@ -65,14 +98,14 @@ def _messages_backward(
     state: Tensor,
     factors: Tensor,
     edge: Tensor,
-    pairs: Tensor,
+    maps: Tensor,
     inverse: Tensor,
     tiles: Tensor,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     from . import kernels
 
-    return kernels.backward(grad.contiguous(), state, factors, edge, pairs, inverse, tiles, precision)
+    return kernels.backward(grad, state, factors, edge, maps, inverse, tiles, precision)
 
 
 @_messages_backward.register_fake
@@ -81,8 +114,8 @@ def _(grad: Tensor, state: Tensor, factors: Tensor, edge: Tensor, *_others: Any)
 
 
 def _save(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:  # noqa: ARG001
-    state, _, factors, edge, pairs, inverse, tiles, ctx.precision = inputs
-    ctx.save_for_backward(state, factors, edge, pairs, inverse, tiles)
+    state, _, factors, edge, maps, inverse, tiles, ctx.precision = inputs
+    ctx.save_for_backward(state, factors, edge, maps, inverse, tiles)
 
 
 def _backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:

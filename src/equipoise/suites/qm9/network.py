@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from .dense import NODE_FEATURES, Batch, unpack_pairs
-from .messages import fused_messages
+from .messages import fused_messages, spread
 from .precision import Precision, product
 
 WIDTH = 64
@@ -144,14 +144,15 @@ def predictions(weights: Weights, shared: Tensor) -> Tensor:
 def _message_passing(w: Weights, batch: Batch, precision: Precision, tiles: Tensor | None) -> Tensor:
     """The atoms' state after three rounds, ``[R, rows, 64]``; the rows of padding hold anything finite."""
     edge = _with_ones_column(w.edge)
+    maps = None if tiles is None else spread(batch.pairs, tiles)
     if tiles is None:
         coefficients = [torch.relu(torch.bmm(group, edge)) for group in _edge_features(batch)]
     state = torch.relu(torch.baddbmm(w.node_bias, batch.nodes, w.node))
     for _ in range(MESSAGE_STEPS):
-        if tiles is None:
+        if tiles is None or maps is None:
             received = _from_neighbours(w, batch, state, coefficients, precision)
         else:
-            received = fused_messages(state, w.kernel, edge, batch.pairs, batch.inverse, tiles, precision)
+            received = fused_messages(state, w.kernel, edge, maps, batch.inverse, tiles, precision)
         own = torch.baddbmm(w.root_bias, state, w.root)
         message = torch.relu(own + received)
         state = gru(
