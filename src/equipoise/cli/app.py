@@ -25,6 +25,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
 )
+CORES = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 DEMO_METHODS = ["stl", "ls", "si", "uw", "famo", "fairgrad", "ldc"]
 
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder of the runs.", show_default=True)]
@@ -38,13 +39,8 @@ Device = Annotated[str, typer.Option(help="cpu, cuda or cuda:N; with several job
 Data = Annotated[Path | None, typer.Option(help="Where the suite's data are; see `equipoise data`.")]
 
 
-def cores() -> int:
-    """Processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 @app.command()
-def demo(out: Out = Path("runs/demo"), jobs: Jobs = cores(), force: Force = False) -> None:
+def demo(out: Out = Path("runs/demo"), jobs: Jobs = CORES, force: Force = False) -> None:
     """Compare methods on real molecules, two seeds each, in a few minutes on two cores.
 
     Ctrl-C keeps what is done; the same command goes on from there.
@@ -101,9 +97,9 @@ def compare(
 def toy(
     methods: Annotated[str, typer.Option("--methods", "-m", help="all, or names with commas between.")] = "",
     steps: Annotated[int, typer.Option(min=1, help="Steps of Adam.")] = 50_000,
-    lr: Annotated[float, typer.Option(help="The rate of Adam, for the point and for balancers' own parameters.")] = 1e-3,
-    sign: Annotated[str, typer.Option(help="Of the second loss: code, as everybody ran it, or paper, as printed.")] = "code",
-    jobs: Jobs = cores(),
+    lr: Annotated[float, typer.Option(help="The rate of Adam, also for balancers' own parameters.")] = 1e-3,
+    sign: Annotated[str, typer.Option(help="Of the second loss: code, as all ran it, or paper, as printed.")] = "code",
+    jobs: Jobs = CORES,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page with the figure.")] = Path("runs/toy.html"),
 ) -> None:
     """The paper's first figure: two losses, five starts, where each method ends, and how fast.

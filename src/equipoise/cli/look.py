@@ -26,7 +26,7 @@ Format = Literal["terminal", "markdown", "csv", "latex"]
 def report(
     folders: Annotated[list[Path], typer.Argument(help="Folders with runs below them.")],
     kind: Annotated[Format, typer.Option("--format", "-f", help="How the table is printed.")] = "terminal",
-    html: Annotated[Path | None, typer.Option(help="Write the page here; by default report.html in the folder.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write the page here; else report.html in the folder.")] = None,
     figures: Annotated[Path | None, typer.Option(help="Write the figures into this folder, for papers.")] = None,
     figure_format: Annotated[Literal["pdf", "svg"], typer.Option(help="What kind of files the figures are.")] = "pdf",
     published: Annotated[bool, typer.Option("--published", help="Put the published rows beside ours.")] = False,

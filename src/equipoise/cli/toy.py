@@ -22,9 +22,7 @@ from equipoise.suites.toy.starts import PAPER, Trajectories, run_starts
 _NEITHER = ("stl", "ldc-double")  # one task alone, and an inner problem: nothing to draw here
 
 
-def show_toy(
-    names: Sequence[str], *, steps: int, lr: float, sign: str, jobs: int, out: Path, console: Console
-) -> None:
+def show_toy(names: Sequence[str], *, steps: int, lr: float, sign: str, jobs: int, out: Path, console: Console) -> None:
     """Run, print the table, and write the page."""
     if sign not in ("code", "paper"):
         raise ValueError(f"--sign must be 'code' or 'paper'; found {sign!r}.")
@@ -49,7 +47,9 @@ def show_toy(
                 else:
                     runs[name] = found
                 status.update(f"{len(waiting)} of {len(names)} methods still on their way")
-                console.print(f"{display_name(name):20} {found if isinstance(found, str) else f'{found.seconds:.0f} s'}")
+                console.print(
+                    f"{display_name(name):20} {found if isinstance(found, str) else f'{found.seconds:.0f} s'}"
+                )
     runs = {name: runs[name] for name in names if name in runs}
     if not runs:
         raise ValueError(f"none of the methods can run here: {failed}")
@@ -59,7 +59,9 @@ def show_toy(
     console.print(f"Figure: {out.resolve()}")
 
 
-def _run(method: str, options: dict[str, object], steps: int, lr: float, sign: Literal["code", "paper"]) -> Trajectories | str:
+def _run(
+    method: str, options: dict[str, object], steps: int, lr: float, sign: Literal["code", "paper"]
+) -> Trajectories | str:
     """In a process of its own: the trajectories, or why there are none."""
     torch.set_num_threads(1)
     try:
