@@ -1,32 +1,44 @@
-"""The contract on a GPU: the CPU's numbers, no host sync in a step, whole steps inside a CUDA graph, and their price.
+"""The contract on a GPU, in about a minute: the CPU's numbers, no host sync, CUDA graphs, and what a step costs.
 
-Every row of the contract's table (tests/contract/table.py) trains on the GPU under
-`torch.cuda.set_sync_debug_mode("error")` and must end where the CPU ends; then a whole step is captured in a CUDA
-graph and replayed; then steps are timed against plain summing.
+Every row of the contract's table (tests/contract/table.py) trains on the GPU and must end where the CPU ends; a step
+runs under `torch.cuda.set_sync_debug_mode("error")`, with all tasks, with one absent and with a NaN; a whole step is
+captured in a CUDA graph and replayed. Then steps are timed beside plain summing, eager and as CUDA graphs, with the
+memory they take. Exits with 1 when a check fails.
 
-    PYTHONPATH=src:tests:benchmarks python benchmarks/gpu.py --rounds 25 --out docs/benchmarks/gpu.md
+    PYTHONPATH=src:tests:benchmarks python benchmarks/gpu.py --out results
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-from collections.abc import Callable
+import json
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import torch
-from torch import nn
 
 import equipoise as eq
 import harness
 from contract.table import CASES, Problem, Row
-from mlp import OPTIONS, Net, loss_only, plain_sum
+from gpu_step import COLUMNS, costs_at
 
-STEPS = 4
+TRAINED, REPLAYS = 4, 5
+CLOSE = 1e-6  # in float64, after a few steps
+
+
+def seeded(row: Row) -> eq.Balancer:
+    """The same balancer each time; only the CPU's generator is touched, which no capture can have left locked."""
+    torch.default_generator.manual_seed(5)
+    return row.make()
 
 
 def on_gpu(row: Row) -> tuple[eq.Balancer, Problem]:
-    torch.manual_seed(5)
-    balancer, problem = row.make(), Problem()
+    balancer, problem = seeded(row), Problem()
     problem.net.cuda()
     problem.x, problem.y = problem.x.cuda(), problem.y.cuda()
     return balancer.cuda(), problem
@@ -38,35 +50,69 @@ def distance(problem: Problem, reference: Problem) -> float:
     return max((p.detach().cpu() - q.detach().cpu()).abs().max().item() for p, q in pairs)
 
 
-def as_on_cpu(row: Row, where: str) -> str:
-    torch.manual_seed(5)
-    twin, reference = row.make(), Problem()
-    reference.train(twin, where, range(STEPS))
+def off_the_cpu(row: Row, where: str) -> str:
+    twin, reference = seeded(row), Problem()
+    reference.train(twin, where, range(TRAINED))
     balancer, problem = on_gpu(row)
-    problem.train(balancer, where, range(STEPS))
-    found = distance(problem, reference)
-    return f"{found:.0e}" if found < 1e-6 else f"DIFFERS {found:.1e}"
+    problem.train(balancer, where, range(TRAINED))
+    return measured(distance(problem, reference))
 
 
-def sync_free(row: Row, where: str, absent: bool) -> str:
-    balancer, problem = on_gpu(row)
-    problem.train(balancer, where, range(2))
+def measured(difference: float) -> str:
+    return f"{difference:.0e}" if difference < CLOSE else f"DIFFERS by {difference:.1e}"
+
+
+@contextmanager
+def forbidden_sync() -> Iterator[None]:
     torch.cuda.synchronize()
-    torch.cuda.set_sync_debug_mode("error")
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own: the mode is a prototype
+        torch.cuda.set_sync_debug_mode("error")
     try:
-        losses, features = problem.losses(2)
-        given = [losses[0], None, losses[2]] if absent else losses
-        balancer(given, problem.shared(where, features)).backward()
-        if balancer.needs_after_step:
-            with torch.no_grad():
-                balancer.after_step(losses)
-    except RuntimeError as error:
-        if "synchroniz" not in str(error):
-            raise
-        return "SYNC"
+        yield
     finally:
         torch.cuda.set_sync_debug_mode("default")
-    return "none"
+
+
+def sync(scenario: str) -> Callable[[Row, str], str]:
+    """A check that a step asks nothing of the device; of a NaN also that it leaves no mark but the latch."""
+
+    def check(row: Row, where: str) -> str:
+        balancer, problem = on_gpu(row)
+        problem.train(balancer, where, range(2))
+        before = copy.deepcopy(balancer.state_dict())
+        nan = torch.tensor(torch.nan, dtype=torch.float64, device="cuda")
+        losses, features = problem.losses(2)
+        change: Callable[[Any], Any] = {
+            "all": lambda ls: ls,
+            "absent": lambda ls: [ls[0], None, ls[2]],
+            "nan": lambda ls: [ls[0], ls[1] * nan, ls[2]],
+        }[scenario]
+        problem.clear(balancer)
+        try:
+            with forbidden_sync():
+                balancer(change(losses), problem.shared(where, features)).backward()
+                if balancer.needs_after_step:
+                    with torch.no_grad():
+                        balancer.after_step(change(losses))
+        except RuntimeError as error:
+            if "synchroniz" not in str(error):
+                raise
+            return "SYNC"
+        if scenario == "nan":
+            if any(g.abs().max().item() != 0 for g in problem.left(balancer).values()):
+                return "GRADIENT LEFT"
+            after = balancer.state_dict()
+            if not all(torch.equal(value, after[name]) for name, value in before.items()):
+                return "STATE MOVED"
+            try:
+                balancer.check()
+            except ValueError as error:
+                return "none" if "task '1'" in str(error) else f"LATCHED {error}"
+            return "NOT LATCHED"
+        return "none"
+
+    return check
 
 
 def in_graph(row: Row, where: str) -> str:
@@ -85,111 +131,87 @@ def in_graph(row: Row, where: str) -> str:
             if balancer.needs_after_step:
                 balancer.after_step(problem.losses(0)[0])
 
-    warm, replays = 3, 5
-    stream = torch.cuda.Stream()
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for _ in range(warm):
-            step(problem, balancer)
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    try:
-        with torch.cuda.graph(graph):
-            step(problem, balancer)
-    except Exception as error:
-        return f"NO ({type(error).__name__}: {str(error).splitlines()[0][:60]})"
-    for _ in range(replays):
+    graph = harness.captured(lambda: step(problem, balancer))
+    for _ in range(REPLAYS):
         graph.replay()
     torch.cuda.synchronize()
-    for _ in range(warm + replays):
+    for _ in range(harness.WARM_CAPTURE + REPLAYS):
         step(reference, twin)
-    found = distance(problem, reference)
-    return f"{found:.0e}" if found < 1e-6 else f"DIFFERS {found:.1e}"
+    return measured(distance(problem, reference))
 
 
-def checks() -> str:
-    rows = []
-    for row, where in CASES:
-        results: list[str] = []
-        for check in (
-            as_on_cpu,
-            lambda r, w: sync_free(r, w, False),
-            lambda r, w: sync_free(r, w, True),
-            in_graph,
-        ):
-            try:
-                results.append(check(row, where))
-            except Exception as error:
-                results.append(f"FAILED {type(error).__name__}: {str(error).splitlines()[0][:80]}")
-        rows.append([f"{row}@{where}", *results])
-        print(" | ".join(rows[-1]), flush=True)
-    return harness.table(
-        [
-            "method@shared",
-            "off the CPU's numbers",
-            "syncs a step",
-            "syncs with a task absent",
-            "off eager in a CUDA graph",
-        ],
-        rows,
-    )
+CHECKS: dict[str, Callable[[Row, str], str]] = {
+    "off the CPU's numbers": off_the_cpu,
+    "sync": sync("all"),
+    "sync, a task absent": sync("absent"),
+    "sync, a NaN": sync("nan"),
+    "off eager in a CUDA graph": in_graph,
+}
 
 
-def stepper(net: Net, x: torch.Tensor, y: list[torch.Tensor], combine: Callable, own: list[nn.Parameter]) -> Callable:
-    optimizer = torch.optim.Adam([*net.parameters(), *own], lr=1e-4, fused=True)
-
-    def step() -> None:
-        optimizer.zero_grad()
-        features = net.trunk(x)
-        losses = [nn.functional.mse_loss(head(features), target) for head, target in zip(net.heads, y, strict=True)]
-        combine(losses, features).backward()
-        optimizer.step()
-
-    return step
+def checked(row: Row, where: str) -> list[str]:
+    """What each check found; capital letters where it is not what it should be."""
+    results = []
+    for check in CHECKS.values():
+        try:
+            results.append(check(row, where))
+        except Exception as error:
+            results.append(f"FAILED {type(error).__name__}: {str(error)[:80]!r}")
+    return results
 
 
-def timings(rounds: int, tasks: list[int]) -> str:
-    columns = {}
-    methods = [m for m in loss_only() if m != "famo"]
-    gradient = [m for m in eq.methods() if m not in (*loss_only(), "ldc-double")]
-    for num_tasks in tasks:
-        torch.manual_seed(0)
-        net = Net(num_tasks).cuda()
-        x, y = torch.randn(256, 64).cuda(), [t.cuda() for t in torch.randn(num_tasks, 256, 1)]
-        contenders = {}
-        for method in methods if num_tasks > 40 else methods + gradient:
-            balancer = eq.make(method, num_tasks, **OPTIONS.get(method, {})).cuda()
-            contenders[method] = stepper(net, x, y, balancer, list(balancer.parameters()))
-        base = stepper(net, x, y, lambda losses, _: plain_sum(losses), [])
-        columns[num_tasks] = {t.name: t for t in harness.compare(base, contenders, rounds)}
-        print(f"K = {num_tasks}: " + ", ".join(f"{n} {t.ratio:.2f}" for n, t in columns[num_tasks].items()), flush=True)
-    names = list(columns[tasks[0]])
-    rows = [[n, *(str(columns[k][n]) if n in columns[k] else "" for k in tasks)] for n in names]
-    return harness.table(["method", *(f"K = {k}" for k in tasks)], rows)
+def bad(result: str) -> bool:
+    return result[:2].isupper()
+
+
+def summary(found: dict[str, list[str]], where: dict[str, str]) -> str:
+    """One line a kind of method, and each case that is not as it should be."""
+    rows: list[list[object]] = []
+    for kind in dict.fromkeys(where.values()):
+        cases = [results for case, results in found.items() if where[case] == kind]
+        good = [sum(not bad(results[i]) for results in cases) for i in range(len(CHECKS))]
+        rows.append([f"{kind} ({len(cases)} rows)", *(f"{n} good" if n == len(cases) else f"{n} GOOD" for n in good)])
+    lines = [f"{case}: {', '.join(r for r in results if bad(r))}" for case, results in found.items()]
+    return "\n\n".join([harness.table(["given", *CHECKS], rows), *(line for line in lines if not line.endswith(": "))])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=25)
-    parser.add_argument("--tasks", default="2,10,40,1000")
-    parser.add_argument("--out")
+    parser.add_argument("--tasks", default="2,10,40,1000", help="numbers of tasks to time, with commas")
+    parser.add_argument("--out", help="a folder for gpu.md and gpu.json")
     args = parser.parse_args()
-    text = "\n\n".join(
-        [
+    start = time.perf_counter()
+    found = {f"{row}@{where}": checked(row, where) for row, where in CASES}
+    short = summary(found, {f"{row}@{where}": where for row, where in CASES})
+    print(short, flush=True)
+    between = time.perf_counter()
+    costs = []
+    for num_tasks in map(int, args.tasks.split(",")):
+        costs += costs_at(num_tasks)
+        print(f"K = {num_tasks} timed", file=sys.stderr, flush=True)
+    header = ["K", "method", *COLUMNS]
+    table = harness.table(header, [[cost[column] for column in header] for cost in costs])
+    end = time.perf_counter()
+    print(table)
+    print(f"{harness.environment()} {between - start:.0f} s of checks, {end - between:.0f} s of timings.")
+    if args.out:
+        text = [
             "# On a GPU",
             harness.environment(),
-            "Each row of the contract's table: the largest difference of the network after four steps from the CPU's "
-            "(float64), whether a step waits for the device, and the difference of a captured step, replayed, "
-            "from eager ones.",
-            checks(),
-            "Time of a full eager step over that of plain summing, median and quartiles "
-            f"({args.rounds} interleaved rounds; MLP 64-512-512-512-256, batch 256, fused Adam; gradient methods "
-            "at the features):",
-            timings(args.rounds, [int(k) for k in args.tasks.split(",")]),
+            "Written by `benchmarks/gpu.py`. Each row of the contract's table: the largest difference of the network "
+            f"after {TRAINED} steps from the CPU's (float64), whether a step waits for the device, and the difference "
+            "of a captured step, replayed, from eager ones.",
+            harness.table(["method@given", *CHECKS], [[case, *results] for case, results in found.items()]),
+            "A full step beside plain summing: the ratio of times, median and quartiles of interleaved rounds; the "
+            "same with the whole step a CUDA graph; memory at the peak of a step beyond what summing takes. "
+            "MLP 64-512-512-512-256, K heads, batch 256, fused Adam; gradient methods at the features.",
+            table,
         ]
-    )
-    if args.out:
-        harness.write(args.out, text)
+        harness.write(f"{args.out}/gpu.md", "\n\n".join(text))
+        stored = {"environment": harness.environment(), "checks": found, "costs": costs}
+        harness.write(f"{args.out}/gpu.json", json.dumps(stored, indent=1))
+    if any(bad(result) for results in found.values() for result in results):
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -98,6 +98,23 @@ def synchronise() -> None:
         torch.cuda.synchronize()
 
 
+WARM_CAPTURE = 3  # calls of `captured` before the one that is recorded
+
+
+def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
+    """The call as a CUDA graph, which `.replay()` runs again."""
+    stream = torch.cuda.Stream()
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(WARM_CAPTURE):
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        call()
+    return graph
+
+
 def microseconds(call: Callable[[], object], repeat: int = 50, rounds: int = 9) -> float:
     """The time of one call in the round that was disturbed least."""
     call()
