@@ -5,6 +5,8 @@ the method's gradient on every parameter.
 """
 
 from equipoise.balancer import Balancer
+from equipoise.diagnostics.diagnosis import Diagnosis, diagnose
+from equipoise.diagnostics.monitor import Monitor
 from equipoise.gradient.alignedmtl import AlignedMTL
 from equipoise.gradient.cagrad import CAGrad
 from equipoise.gradient.config import ConFIG
@@ -56,6 +58,7 @@ __all__ = [
     "Balancer",
     "CAGrad",
     "ConFIG",
+    "Diagnosis",
     "DoubleLoopLDC",
     "DualProj",
     "FairGrad",
@@ -64,11 +67,13 @@ __all__ = [
     "GradDrop",
     "GradNorm",
     "MoCo",
+    "Monitor",
     "NashMTL",
     "PCGrad",
     "TorchJD",
     "UPGrad",
     "delta_m",
+    "diagnose",
     "make",
     "mean_rank",
     "methods",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -10,10 +11,17 @@ from torch import Tensor
 
 
 def world_size(group: dist.ProcessGroup | None = None) -> int:
-    """Ranks in `group`, or 1 outside an initialised process group."""
+    """Ranks in `group`, or 1 outside an initialised process group; a rank that is no member of it is alone too."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1
-    return dist.get_world_size(group)
+    return max(1, dist.get_world_size(group))
+
+
+def alone() -> dist.ProcessGroup | None:
+    """The group for what concerns this rank only and must not wait for others."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return None
+    return cast("dist.ProcessGroup", dist.GroupMember.NON_GROUP_MEMBER)
 
 
 def join_losses(

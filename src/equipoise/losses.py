@@ -39,7 +39,7 @@ class Batch(NamedTuple):
     @property
     def num_present(self) -> Tensor | int:
         """How many tasks are present."""
-        return self.losses.shape[0] if self.present is None else self.present.sum()
+        return self.losses.shape[-1] if self.present is None else self.present.sum()
 
     def only(self, x: Tensor, absent: float = 0.0) -> Tensor:
         """`x` with `absent` in the places of absent tasks."""
@@ -76,6 +76,18 @@ def read(
     if mask is not None:
         values = torch.where(mask, values, ABSENT)
     return values, mask, given
+
+
+def read_any(
+    losses: Losses, present: Tensor | Sequence[bool] | None = None
+) -> tuple[tuple[str, ...], Tensor, Tensor | None, tuple[Tensor | None, ...] | Tensor]:
+    """The tasks' names as the losses themselves tell them, and what `read` returns."""
+    if isinstance(losses, Mapping):
+        names, named = task_names(None, list(losses))
+    else:
+        count = losses.numel() if isinstance(losses, Tensor) else len(losses) if isinstance(losses, Sequence) else 1
+        names, named = task_names(max(1, count), None)
+    return names, *read(losses, names, named, present)
 
 
 def _check_stacked(losses: Tensor, tasks: tuple[str, ...]) -> None:

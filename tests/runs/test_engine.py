@@ -23,7 +23,7 @@ LONG = {"epochs": 10, "suite.steps_per_epoch": 100}
 def test_side_by_side_equals_one_by_one(tmp_path):
     configs = plan("toy", ["ls", "stl"], [3], SHORT)
     seen = []
-    outcomes = run_local(configs, tmp_path / "pool", jobs=2, force=False, watch=lambda *event: seen.append(event))
+    outcomes = run_local(configs, tmp_path / "pool", jobs=2, watch=lambda *event: seen.append(event))
     assert [outcome.config for outcome in outcomes] == configs
     for index, outcome in enumerate(outcomes):
         assert outcome.result["metrics"] == train(outcome.config, tmp_path / "here")["metrics"]
@@ -35,7 +35,7 @@ def test_side_by_side_equals_one_by_one(tmp_path):
 def test_a_failed_run_leaves_the_others_alone(tmp_path):
     good = configure("toy", "ls", settings=SHORT)
     bad = configure("toy", "ls:weights=[1,2,3]", settings=SHORT)
-    outcomes = run_local([bad, good], tmp_path, jobs=1, force=False, watch=lambda *_: None)
+    outcomes = run_local([bad, good], tmp_path, jobs=1, watch=lambda *_: None)
     assert outcomes[0].result is None
     assert "ValueError: `weights` must be 2 finite numbers" in outcomes[0].problem
     assert read_run(tmp_path / bad.folder).error == outcomes[0].problem
@@ -53,7 +53,7 @@ def test_a_killed_process_is_replaced_and_its_run_goes_on(tmp_path):
                 child.kill()
                 kills.append(child)
 
-    outcome = run_local([config], tmp_path / "pool", jobs=1, force=False, watch=watch)[0]
+    outcome = run_local([config], tmp_path / "pool", jobs=1, watch=watch)[0]
     assert len(kills) == 2
     assert sum("ended with exit code -9" in note for note in notes) == 2
     assert outcome.result["metrics"] == train(config, tmp_path / "here")["metrics"]
@@ -70,7 +70,7 @@ def test_a_run_whose_process_always_dies_is_given_up(tmp_path):
         if event["kind"] == "failed":
             problems.append(event["text"])
 
-    outcome = run_local([config], tmp_path, jobs=1, force=False, watch=watch)[0]
+    outcome = run_local([config], tmp_path, jobs=1, watch=watch)[0]
     assert outcome.problem == problems[0] == "its process ended with exit code -9, 3 times"
 
 
@@ -84,11 +84,11 @@ def test_a_stop_keeps_what_is_done_and_the_same_call_goes_on(tmp_path):
         if event["kind"] == "stopped":
             stopped.append(at)
 
-    outcomes = run_local(configs, tmp_path / "pool", jobs=1, force=False, watch=watch)
+    outcomes = run_local(configs, tmp_path / "pool", jobs=1, watch=watch)
     assert stopped == [1]
     assert [outcome.result is None for outcome in outcomes] == [False, True, True]
     assert all(outcome.problem is None for outcome in outcomes)
-    again = run_local(configs, tmp_path / "pool", jobs=1, force=False, watch=lambda *_: None)
+    again = run_local(configs, tmp_path / "pool", jobs=1, watch=lambda *_: None)
     for outcome in again:
         assert outcome.result["metrics"] == train(outcome.config, tmp_path / "here")["metrics"]
 
@@ -103,7 +103,7 @@ if __name__ == "__main__":
     def watch(at, event):
         print(event["kind"], *[child.pid for child in active_children()], flush=True)
 
-    run_local([configure("toy", "ls")], Path(sys.argv[1]), jobs=1, force=False, watch=watch)
+    run_local([configure("toy", "ls")], Path(sys.argv[1]), jobs=1, watch=watch)
 """
 
 
@@ -145,7 +145,7 @@ def test_the_plan_is_seed_by_seed_and_refuses_doubles():
 
 def test_jobs_must_be_positive(tmp_path):
     with pytest.raises(ValueError, match="`jobs` must be at least 1; found 0"):
-        run_local([], tmp_path, jobs=0, force=False, watch=lambda *_: None)
+        run_local([], tmp_path, jobs=0, watch=lambda *_: None)
 
 
 def test_nothing_of_ours_runs_on_afterwards():

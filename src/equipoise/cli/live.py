@@ -35,6 +35,7 @@ class Live:
         self.began: dict[int, float] = {}
         self.done = [0.0] * len(configs)  # how much of each run there is
         self.ended = 0
+        self.stopping = False
         self.all = self.progress.add_task("all runs".ljust(self.width), total=len(configs), where="")
 
     def __enter__(self) -> Self:
@@ -47,12 +48,19 @@ class Live:
     def __call__(self, at: int, event: Mapping[str, Any]) -> None:
         kind = event["kind"]
         if kind == "started":
-            self.began[at] = time.monotonic()
-            self.bars[at] = self.progress.add_task(self._name(at), total=1.0, where="starting")
+            self.began.setdefault(at, time.monotonic())
+            if at not in self.bars:  # a run whose process died is started again
+                self.bars[at] = self.progress.add_task(self._name(at), total=1.0, where="starting")
         elif kind == "progress":
             self.done[at] = event["step"] / event["steps"]
             where = f"{losses(event['losses'])}  epoch {event['epoch'] + 1}/{event['epochs']}"
             self.progress.update(self.bars[at], completed=self.done[at], where=where)
+        elif kind == "stopping":
+            if not self.stopping:
+                self.stopping = True
+                self.console.print("Stopping: each run writes a checkpoint first. Ctrl-C again leaves at once.")
+            if at in self.bars:
+                self.progress.update(self.bars[at], where="stopping")
         elif kind == "note":
             self.console.print(f"  {self._name(at)}  {escape(event['text'])}")
         else:

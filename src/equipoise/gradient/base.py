@@ -97,6 +97,7 @@ class GradientBalancer(Balancer):
         self.heads = heads or self.default_heads
         self.low_memory = low_memory
         self._rows: Tensor | None = None  # the Jacobian's memory, used again by the next step
+        self._gram: Tensor | None = None  # of the step just taken, where all of it was needed, for who looks on
         self._ok: Tensor | None = None  # whether the step just taken had finite gradients, until it is kept
         self.gradient_scale: Tensor
         self.good_steps: Tensor
@@ -136,6 +137,7 @@ class GradientBalancer(Balancer):
         else:
             rows = tasks.rows(self._memory(shared, tasks.width), tasks.parts)
             gram = tasks.norms(rows) if self.needs_rows and shared.local == 0 else tasks.gram(rows, tasks.parts)
+        self._gram = None if self.needs_rows and shared.local == 0 else gram
         ok = self._finite(gram, batch, tasks.half)
         if ok is not None:
             if self.on_nonfinite == "skip" and not ok.is_cuda:
@@ -191,16 +193,16 @@ class GradientBalancer(Balancer):
         super()._advance(batch if ok is None else batch._replace(ok=ok), weights)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_rows": None, "_ok": None}
+        return {**super().__getstate__(), "_rows": None, "_gram": None, "_ok": None}
 
 
 def play(gram: Tensor, batch: Batch) -> Game:
     """Leave out absent tasks and those with next to no gradient."""
-    squares = gram.diagonal()
-    active = (squares > 0) & (squares >= _OUT**2 * squares.max())
+    squares = gram.diagonal(dim1=-2, dim2=-1)
+    active = (squares > 0) & (squares >= _OUT**2 * squares.amax(-1, keepdim=True))
     if batch.present is not None:
         active = active & batch.present
-    gram = torch.where(active.unsqueeze(0) & active.unsqueeze(1), gram, 0.0)
+    gram = torch.where(active.unsqueeze(-2) & active.unsqueeze(-1), gram, 0.0)
     return Game(gram, batch.values.double(), active, batch)
 
 
@@ -209,5 +211,7 @@ def applied(game: Game, combination: Combination) -> Tensor:
     weights = torch.where(game.active, combination.shared.double(), 0.0)
     if combination.max_norm is None:
         return weights
-    norm = (weights @ game.gram @ weights).clamp(min=0.0).sqrt()
-    return weights * (combination.max_norm / (norm + 1e-6)).clamp(max=1.0)
+    square = torch.linalg.vecdot(weights, (game.gram @ weights.unsqueeze(-1)).squeeze(-1))
+    norm = square.clamp(min=0.0).sqrt().unsqueeze(-1)
+    clipped: Tensor = weights * (combination.max_norm / (norm + 1e-6)).clamp(max=1.0)
+    return clipped

@@ -11,7 +11,7 @@ from typing_extensions import Unpack
 from equipoise.gradient.base import Combination, Game, GradientOptions
 from equipoise.gradient.solved import SolvedBalancer, present
 from equipoise.gradient.solvers import min_norm
-from equipoise.gradient.solvers.common import TINY
+from equipoise.gradient.solvers.common import TINY, diagonal
 
 
 class MGDA(SolvedBalancer):
@@ -55,7 +55,7 @@ class MGDA(SolvedBalancer):
     def combine(self, game: Game) -> Combination:
         gram, active = game.gram, present(game)
         if self.normalize == "l2":
-            gram, active = _divide(gram, gram.diagonal().sqrt()), game.active  # a zero gradient has no direction
+            gram, active = _divide(gram, diagonal(gram).sqrt()), game.active  # a zero gradient has no direction
         elif self.normalize == "loss":
             gram = _divide(gram, game.losses)
         solution = min_norm(gram, active)
@@ -71,4 +71,4 @@ class MGDA(SolvedBalancer):
 def _divide(gram: Tensor, scales: Tensor) -> Tensor:
     """The Gram matrix of the gradients divided by `scales`."""
     inverse = 1 / scales.clamp(min=TINY)
-    return torch.where(gram == 0, 0.0, gram * inverse * inverse.unsqueeze(-1))
+    return torch.where(gram == 0, 0.0, gram * inverse.unsqueeze(-2) * inverse.unsqueeze(-1))

@@ -28,7 +28,7 @@ class SolvedBalancer(GradientBalancer):
 
     def _say(self, solution: Solution, replacement: str, because: str = "their convex hull contains 0") -> None:
         self.status = {"residual": solution.residual, "regularised": solution.degenerate}
-        if not self._told and may_look(solution.degenerate) and bool(solution.degenerate):
+        if not self._told and may_look(solution.degenerate) and bool(solution.degenerate.any()):
             self._told = True
             warnings.warn(
                 f"{type(self).__name__} has no solution for these gradients ({because}): {replacement}. "

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import sys
-import traceback
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -20,10 +19,10 @@ import torch
 from typing_extensions import Self
 
 from equipoise.runs.config import RunConfig
-from equipoise.runs.store import write_error
 from equipoise.runs.train import Stopped, train
 
-#: Is told, for the run at an index of the list, what `train` notifies, and "started", "finished", "failed", "stopped".
+#: Is told, for the run at an index of the list, what `train` notifies, and "started", "stopping" and how it ended:
+#: "finished", "failed" or "stopped".
 Watch: TypeAlias = Callable[[int, Mapping[str, Any]], None]
 
 RETRIES = 2  # how often a run is tried again whose process died
@@ -37,19 +36,30 @@ class Outcome:
     result: Mapping[str, Any] | None = None
     problem: str | None = None
 
+    @property
+    def stopped(self) -> bool:
+        """Whether it is still to be finished."""
+        return self.result is None and self.problem is None
+
 
 def run_here(
-    config: RunConfig, root: Path, *, force: bool, watch: Watch, stop: Callable[[], bool], at: int = 0
+    config: RunConfig,
+    root: Path,
+    *,
+    force: bool,
+    track: str | None,
+    watch: Watch,
+    stop: Callable[[], bool],
+    at: int = 0,
 ) -> Outcome:
     """Carry out one run in this process; whatever goes wrong becomes its outcome."""
     watch(at, {"kind": "started"})
     try:
-        result = train(config, root, force=force, notify=lambda event: watch(at, event), stop=stop)
+        result = train(config, root, force=force, track=track, notify=lambda event: watch(at, event), stop=stop)
     except Stopped:
         watch(at, {"kind": "stopped"})
         return Outcome(config)
     except Exception as error:
-        write_error(root / config.folder, traceback.format_exc())
         problem = f"{type(error).__name__}: {error}"
         watch(at, {"kind": "failed", "text": problem})
         return Outcome(config, problem=problem)
@@ -57,7 +67,15 @@ def run_here(
     return Outcome(config, result)
 
 
-def run_local(configs: Sequence[RunConfig], root: Path, *, jobs: int, force: bool, watch: Watch) -> list[Outcome]:
+def run_local(
+    configs: Sequence[RunConfig],
+    root: Path,
+    *,
+    jobs: int,
+    watch: Watch,
+    force: bool = False,
+    track: str | None = None,
+) -> list[Outcome]:
     """Carry out runs in `jobs` processes of this machine, each with its share of the threads, or a GPU of its own.
 
     A process that dies is replaced and its run goes on from its checkpoint. Ctrl-C or SIGTERM stops every run at its
@@ -65,7 +83,7 @@ def run_local(configs: Sequence[RunConfig], root: Path, *, jobs: int, force: boo
     """
     if jobs < 1:
         raise ValueError(f"`jobs` must be at least 1; found {jobs}.")
-    return _Pool(configs, root, min(jobs, max(1, len(configs))), force, watch).run()
+    return _Pool(configs, root, min(jobs, max(1, len(configs))), force, track, watch).run()
 
 
 class StopFlag:
@@ -96,52 +114,71 @@ class StopFlag:
 class _Worker:
     """A process that takes one run after the other through a pipe."""
 
-    def __init__(self, number: int, jobs: int, root: Path, force: bool) -> None:
+    def __init__(self, number: int, jobs: int, root: Path, track: str | None) -> None:
         context = get_context("spawn")
         self.pipe, theirs = context.Pipe()
         threads = max(1, torch.get_num_threads() // jobs)
         self.process: SpawnProcess = context.Process(
-            target=_work, args=(theirs, number, threads, root, force, os.getpid()), daemon=True
+            target=_work, args=(theirs, number, threads, root, track, os.getpid()), daemon=True
         )
-        self.process.start()
+        # A Ctrl-C reaches every process of the terminal; ours passes it on in its own time.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self.process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
         theirs.close()
         self.at: int | None = None  # which run it is at
 
 
 class _Pool:
-    def __init__(self, configs: Sequence[RunConfig], root: Path, jobs: int, force: bool, watch: Watch) -> None:
-        self.configs, self.root, self.jobs, self.force, self.watch = configs, root, jobs, force, watch
+    def __init__(
+        self, configs: Sequence[RunConfig], root: Path, jobs: int, force: bool, track: str | None, watch: Watch
+    ) -> None:
+        self.configs, self.root, self.jobs, self.track, self.watch = configs, root, jobs, track, watch
         self.queue = deque(range(len(configs)))
+        self.forced = set(self.queue) if force else set()  # runs yet to be started from nothing
         self.outcomes = [Outcome(config) for config in configs]
         self.deaths = [0] * len(configs)
         self.workers: dict[int, _Worker] = {}
+        self.stopping = False
 
     def run(self) -> list[Outcome]:
         with StopFlag() as stop:
-            told = False
             try:
                 for number in range(self.jobs):
                     self._give(number)
                 while any(worker.at is not None for worker in self.workers.values()):
-                    if stop() and not told:
-                        told = True
-                        self.queue.clear()
-                        for worker in self.workers.values():
-                            _signal(worker.process)
+                    if stop() and not self.stopping:
+                        self._stop()
                     self._listen()
             finally:
                 self._close()
         return self.outcomes
+
+    def _stop(self) -> None:
+        """Let every run under way write a checkpoint and end; no other begins."""
+        self.stopping = True
+        self.queue.clear()
+        for worker in self.workers.values():
+            if worker.at is not None:
+                self.watch(worker.at, {"kind": "stopping"})
+            _signal(worker.process)
 
     def _give(self, number: int) -> None:
         """Hand the next run to a worker, started now if it is not there."""
         if not self.queue:
             return
         if number not in self.workers:
-            self.workers[number] = _Worker(number, self.jobs, self.root, self.force)
+            self.workers[number] = _Worker(number, self.jobs, self.root, self.track)
         worker = self.workers[number]
         worker.at = self.queue.popleft()
-        worker.pipe.send((worker.at, self.configs[worker.at]))
+        force = worker.at in self.forced
+        self.forced.discard(worker.at)
+        try:
+            worker.pipe.send((worker.at, self.configs[worker.at], force))
+        except (BrokenPipeError, ConnectionResetError):  # it died while it had nothing to do
+            self._died(number)
 
     def _listen(self) -> None:
         busy = {worker.pipe: number for number, worker in self.workers.items() if worker.at is not None}
@@ -157,6 +194,8 @@ class _Pool:
                 assert at is not None
                 self.outcomes[at] = message
                 self.workers[number].at = None
+                if message.stopped and not self.stopping:  # somebody ended this worker alone
+                    self.queue.appendleft(at)
                 self._give(number)
             else:
                 self.watch(*message)
@@ -167,6 +206,9 @@ class _Pool:
         worker.process.join()
         at = worker.at
         assert at is not None
+        if self.stopping:
+            self.watch(at, {"kind": "stopped"})
+            return
         self.deaths[at] += 1
         how = f"its process ended with exit code {worker.process.exitcode}"
         if self.deaths[at] <= RETRIES:
@@ -190,8 +232,8 @@ def _signal(process: SpawnProcess) -> None:
         process.terminate()
 
 
-def _work(pipe: Connection, number: int, threads: int, root: Path, force: bool, parent: int) -> None:
-    """The life of a worker process."""
+def _work(pipe: Connection, number: int, threads: int, root: Path, track: str | None, parent: int) -> None:
+    """The life of a worker process; SIGINT stays blocked in it."""
     torch.set_num_threads(threads)
     _take_gpu(number)
     asked = False
@@ -200,7 +242,6 @@ def _work(pipe: Connection, number: int, threads: int, root: Path, force: bool, 
         nonlocal asked
         asked = True
 
-    signal.signal(signal.SIGINT, ask)
     signal.signal(signal.SIGTERM, ask)
 
     def stop() -> bool:
@@ -212,9 +253,9 @@ def _work(pipe: Connection, number: int, threads: int, root: Path, force: bool, 
 
     try:
         while not stop():
-            at, config = pipe.recv()
+            at, config, force = pipe.recv()
             torch.set_num_threads(threads)  # a resumed run may have taken its own number
-            pipe.send(run_here(config, root, force=force, watch=tell, stop=stop, at=at))
+            pipe.send(run_here(config, root, force=force, track=track, watch=tell, stop=stop, at=at))
     except (EOFError, BrokenPipeError, ConnectionResetError):
         sys.exit()
 

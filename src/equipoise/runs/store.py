@@ -33,6 +33,7 @@ from equipoise.runs.config import RunConfig
 TABLES = ("metrics.csv", "steps.csv")
 _CHECKPOINT = "checkpoint.safetensors"
 _PREVIOUS = "checkpoint.previous.safetensors"
+_TRACKED = ("wandb.id", "mlflow.id")  # which run of a tracker this one is
 _HASHED = ("config.toml", *TABLES)
 
 
@@ -142,6 +143,10 @@ class RunFolder:
         write_whole(self.path / "result.json", text.encode())
         (self.path / _PREVIOUS).unlink(missing_ok=True)
 
+    def write_error(self, text: str) -> None:
+        """Keep why an attempt failed."""
+        write_whole(self.path / "error.txt", text.encode())
+
 
 @contextmanager
 def open_run(path: Path, *, force: bool = False, say: Callable[[str], None] = print) -> Iterator[RunFolder]:
@@ -158,7 +163,7 @@ def open_run(path: Path, *, force: bool = False, say: Callable[[str], None] = pr
         lock.flush()
         (path / "error.txt").unlink(missing_ok=True)
         if force:
-            for name in ("result.json", "config.toml", *TABLES, _CHECKPOINT, _PREVIOUS):
+            for name in ("result.json", "config.toml", *TABLES, _CHECKPOINT, _PREVIOUS, *_TRACKED):
                 (path / name).unlink(missing_ok=True)
         for left in path.glob(f"{UNFINISHED}*"):
             left.unlink()
@@ -173,12 +178,6 @@ def read_run(path: Path) -> Run:
     result = _read_result(path)
     metrics, steps = (_read_table(path / name) for name in TABLES)
     return Run(path, config, environment, metrics, steps, result, _read_error(path))
-
-
-def write_error(path: Path, text: str) -> None:
-    """Keep why an attempt failed; a folder that never came to be stays away."""
-    if path.is_dir():
-        write_whole(path / "error.txt", text.encode())
 
 
 def _read_error(path: Path) -> str | None:

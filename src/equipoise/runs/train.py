@@ -2,36 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import time
+import traceback
 from collections.abc import Callable, Mapping
-from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import torch
-from torch import Tensor
 
-from equipoise.gradient.base import GradientBalancer
-from equipoise.ldc.double_loop import DoubleLoopLDC
-from equipoise.registry import make
 from equipoise.runs.config import RunConfig
-from equipoise.runs.double_loop import double_loop_backward
-from equipoise.runs.machine import environment, peak_memory, reset_peak_memory, synchronize
-from equipoise.runs.measure import conflict, selection_score
+from equipoise.runs.machine import environment
 from equipoise.runs.store import RunFolder, open_run
-from equipoise.suites import suite_class
-from equipoise.weighting.stl import STL
+from equipoise.runs.trackers import tracking
+from equipoise.runs.training import Notify, Stopped, Training
 
-Notify: TypeAlias = Callable[[Mapping[str, Any]], None]
-
-STEP_ROWS = 1000  # about how many rows steps.csv gets
-ROUTER_NORMS = ("router_gradient", "inner_router_gradient")  # what Algorithm 1 leaves in a balancer's status
-_REPORT_SECONDS = 0.25
-
-
-class Stopped(Exception):
-    """The run was asked to stop; its checkpoint holds everything done so far."""
+__all__ = ["Notify", "Stopped", "train"]
 
 
 def train(
@@ -39,6 +23,7 @@ def train(
     root: Path,
     *,
     force: bool = False,
+    track: str | None = None,
     notify: Notify = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 120.0,
@@ -48,6 +33,7 @@ def train(
     A finished run is returned as it is. `stop` is asked between steps; when it says so, a checkpoint is written
     and `Stopped` raised. The same call later goes on and ends with the numbers of a run that was never stopped.
 
+    track: "tensorboard", "wandb" or "mlflow" is told the run's losses, weights and metrics too.
     notify: is told ``{"kind": "note", "text": ...}`` and ``{"kind": "progress", "epoch": ..., ...}``.
     """
     path = root / config.folder
@@ -57,13 +43,32 @@ def train(
         if done is not None:
             return done
         _same_machine(since, environment(config.device), notify)
-        state = folder.load()
-        devices = [config.device] if torch.device(config.device).type == "cuda" else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(config.seed)
-            training = Training(config, folder, notify)
-            if state is not None:
-                training.load_state(state)
+        try:
+            return _train(config, folder, track, notify, stop, checkpoint_seconds)
+        except Stopped:
+            raise
+        except Exception:
+            folder.write_error(traceback.format_exc())  # while the folder is still ours
+            raise
+
+
+def _train(
+    config: RunConfig,
+    folder: RunFolder,
+    track: str | None,
+    notify: Notify,
+    stop: Callable[[], bool],
+    checkpoint_seconds: float,
+) -> Mapping[str, Any]:
+    """From wherever the folder is to the end; the caller's random numbers are left alone."""
+    state = folder.load()
+    devices = [config.device] if torch.device(config.device).type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        torch.manual_seed(config.seed)
+        training = Training(config, folder, notify)
+        if state is not None:
+            training.load_state(state)
+        with tracking(track, config, folder.path, training.position) as training.tracker:
             return training.run(stop, checkpoint_seconds)
 
 
@@ -73,235 +78,3 @@ def _same_machine(since: Mapping[str, Any], now: Mapping[str, Any], notify: Noti
     changed = [f"{k} {now.get(k)} instead of {v}" for k, v in since.items() if now.get(k) != v and k != "threads"]
     if changed:
         notify({"kind": "note", "text": f"The run was started under other conditions: {'; '.join(changed)}."})
-
-
-class Training:
-    """Everything of a run that changes while it trains."""
-
-    def __init__(self, config: RunConfig, folder: RunFolder, notify: Notify) -> None:
-        self.config, self.folder, self.notify = config, folder, notify
-        data = None if config.data is None else Path(config.data)
-        self.suite = suite_class(config.suite)(
-            seed=config.seed, device=config.device, data=data, batch_size=config.batch_size, **config.suite_options
-        )
-        self.model = self.suite.model()
-        self.trunk = list(self.suite.shared_parameters(self.model))
-        self.balancer = make(config.method, tasks=self.suite.tasks, **config.options).to(self.suite.device)
-        groups = [{"params": list(self.model.parameters())}, *self.balancer.param_groups(lr=config.balancer_lr)]
-        self.optimizer = torch.optim.Adam(groups, lr=config.lr, fused=True)
-        self.schedule = self._schedule()
-        self.steps_per_epoch = len(self.suite.batches(0))
-        self.stride = max(1, config.epochs * self.steps_per_epoch // STEP_ROWS)
-        self.task = self.balancer.task if isinstance(self.balancer, STL) else None
-        self.epoch, self.batch, self.seconds = 0, 0, 0.0  # the position: the epoch, and batches done in it
-        self.best: dict[str, Any] | None = None  # score, epoch and test row of the epoch chosen so far
-        self.last_rows: list[dict[str, float]] = []  # test rows of the last ten epochs
-        self.loss_sum = torch.zeros(len(self.suite.tasks), dtype=torch.float64, device=self.suite.device)
-        self.weight_sum = torch.zeros_like(self.loss_sum)
-        self.told = 0.0  # when progress was last told of
-        self.pending: list[dict[str, float]] = []  # rows of steps.csv not written yet
-
-    # The loop.
-
-    def run(self, stop: Callable[[], bool], checkpoint_seconds: float) -> Mapping[str, Any]:
-        """Train what is left and finish the run."""
-        reset_peak_memory(self.suite.device)
-        while self.epoch < self.config.epochs:
-            self._train_epoch(stop, checkpoint_seconds)
-            self._end_epoch()
-        result = self._result()
-        self.folder.finish(result)
-        return result
-
-    def _train_epoch(self, stop: Callable[[], bool], checkpoint_seconds: float) -> None:
-        self.model.train()
-        if self.batch == 0:
-            self.balancer.start_epoch()
-        began = saved = time.monotonic()
-        for batch in islice(self.suite.batches(self.epoch), self.batch, None):
-            losses = self._step(batch)
-            position = self.epoch * self.steps_per_epoch + self.batch
-            if position % self.stride == 0:
-                self._log_step(position, losses)
-            self.batch += 1
-            now = time.monotonic()
-            if now - self.told > _REPORT_SECONDS:
-                self.told = now
-                self._tell(losses, self.seconds + now - began)
-            asked = stop()
-            if asked or now - saved > checkpoint_seconds:
-                self.seconds, began, saved = self.seconds + now - began, now, now
-                self._save()
-            if asked:
-                raise Stopped(f"{self.folder.path} stopped at epoch {self.epoch + 1}, batch {self.batch}.")
-        synchronize(self.suite.device)
-        self.seconds += time.monotonic() - began
-
-    def _step(self, batch: Any) -> Tensor:
-        self.optimizer.zero_grad()
-        if isinstance(self.balancer, DoubleLoopLDC):
-            losses = double_loop_backward(self.suite, self.model, self.balancer, batch)
-        else:
-            losses, features = self.suite.losses(self.model, batch)
-            gradients = isinstance(self.balancer, GradientBalancer)  # others that need `shared` read features
-            shared = self.trunk if gradients and self.config.shared == "parameters" else features
-            self.balancer(losses, shared=shared if self.balancer.needs_shared else None).backward()
-        self.optimizer.step()
-        if self.balancer.needs_after_step:
-            with torch.no_grad():
-                self.balancer.after_step(self.suite.losses(self.model, batch)[0])
-        values = losses.detach() if isinstance(losses, Tensor) else torch.stack([loss.detach() for loss in losses])
-        self.loss_sum += values
-        self.weight_sum += self.balancer.weights
-        return values
-
-    def _end_epoch(self) -> None:
-        lr = self.optimizer.param_groups[0]["lr"]
-        best_validation = self.suite.protocol.report == "best-validation"
-        validation = self._evaluate("validation") if best_validation or self._plateau() else {}
-        score = selection_score(self.suite, validation, self.task) if validation else None
-        better = best_validation and self._is_better(score)
-        test = self._evaluate("test") if better or not best_validation else {}
-        if better:
-            self.best = {"score": score, "epoch": self.epoch, "test": test, "validation": validation}
-        if not best_validation:
-            self.last_rows = [*self.last_rows[-9:], test]
-        if isinstance(self.schedule, torch.optim.lr_scheduler.ReduceLROnPlateau):
-            assert score is not None  # _schedule() saw to it
-            self.schedule.step(score)
-        elif self.schedule is not None:
-            self.schedule.step()
-        self.folder.append("metrics.csv", [self._epoch_row(lr, score, validation, test)])
-        self.epoch, self.batch = self.epoch + 1, 0
-        self.loss_sum.zero_()
-        self.weight_sum.zero_()
-        self._save()
-
-    def _is_better(self, score: float | None) -> bool:
-        """Without a score the last epoch counts; NaN is better than nothing only."""
-        if self.best is None or score is None:
-            return True
-        return score < self.best["score"] or (math.isnan(self.best["score"]) and not math.isnan(score))
-
-    def _evaluate(self, part: Any) -> dict[str, float]:
-        self.model.eval()
-        with torch.no_grad():
-            return self.suite.evaluate(self.model, part)
-
-    # What is written down.
-
-    def _epoch_row(
-        self, lr: float, score: float | None, validation: Mapping[str, float], test: Mapping[str, float]
-    ) -> dict[str, Any]:
-        losses = (self.loss_sum / self.steps_per_epoch).tolist()
-        weights = (self.weight_sum / self.steps_per_epoch).tolist()
-        names = [metric.name for metric in self.suite.metrics]
-        return {
-            "epoch": self.epoch,
-            "seconds": self.seconds,
-            "lr": lr,
-            **{f"loss:{task}": value for task, value in zip(self.suite.tasks, losses, strict=True)},
-            **{f"weight:{task}": value for task, value in zip(self.suite.tasks, weights, strict=True)},
-            "validation:delta_m": "" if score is None else score,
-            **{f"validation:{name}": validation.get(name, "") for name in names},
-            **{f"test:{name}": test.get(name, "") for name in names},
-        }
-
-    def _log_step(self, position: int, losses: Tensor) -> None:
-        row: dict[str, float] = {"step": position}
-        row.update((name, float(self.balancer.status[name])) for name in ROUTER_NORMS if name in self.balancer.status)
-        row.update((f"loss:{task}", v) for task, v in zip(self.suite.tasks, losses.tolist(), strict=True))
-        row.update(
-            (f"weight:{task}", v) for task, v in zip(self.suite.tasks, self.balancer.weights.tolist(), strict=True)
-        )
-        self.pending.append(row)
-
-    def _tell(self, losses: Tensor, seconds: float) -> None:
-        done = self.epoch * self.steps_per_epoch + self.batch
-        total = self.config.epochs * self.steps_per_epoch
-        self.notify({
-            "kind": "progress", "epoch": self.epoch, "epochs": self.config.epochs, "step": done, "steps": total,
-            "seconds": seconds, "losses": losses.tolist(),
-        })  # fmt: skip
-
-    def _result(self) -> dict[str, Any]:
-        if self.suite.protocol.report == "last-ten":
-            names = self.last_rows[0]
-            metrics = {name: sum(row[name] for row in self.last_rows) / len(self.last_rows) for name in names}
-            chosen = {"metrics": metrics, "epochs_averaged": len(self.last_rows)}
-        else:
-            assert self.best is not None
-            chosen = {
-                "metrics": self.best["test"], "validation": self.best["validation"], "best_epoch": self.best["epoch"],
-            }  # fmt: skip
-        steps = self.config.epochs * self.steps_per_epoch
-        return {
-            **chosen,
-            "steps": steps,
-            "seconds": self.seconds,
-            "seconds_per_step": self.seconds / steps,
-            "peak_memory": peak_memory(self.suite.device),
-            "parameters": sum(p.numel() for p in self.model.parameters()),
-            "conflict": self._conflict(),
-        }
-
-    def _conflict(self) -> dict[str, Any] | None:
-        """Measured on the trained model and the first batch of the first epoch; nothing for a single task."""
-        if self.task is not None:
-            return None
-        self.model.train()
-        losses, _ = self.suite.losses(self.model, next(iter(self.suite.batches(0))))
-        return conflict(self.suite, losses, self.trunk, self.config.seed)
-
-    # Stopping and going on.
-
-    def _save(self) -> None:
-        self.folder.append("steps.csv", self.pending)
-        self.pending = []
-        self.folder.save(self.state())
-
-    def state(self) -> dict[str, Any]:
-        """Everything the rest of the run depends on."""
-        cuda = self.suite.device.type == "cuda"
-        return {
-            "model": self.model.state_dict(),
-            "balancer": self.balancer.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "schedule": None if self.schedule is None else self.schedule.state_dict(),
-            "position": {"epoch": self.epoch, "batch": self.batch, "seconds": self.seconds},
-            "best": self.best,
-            "last_rows": self.last_rows,
-            "loss_sum": self.loss_sum,
-            "weight_sum": self.weight_sum,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(self.suite.device) if cuda else None,
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go back to what `state` gave."""
-        self.model.load_state_dict(state["model"])
-        self.balancer.load_state_dict(state["balancer"])
-        self.optimizer.load_state_dict(state["optimizer"])
-        if self.schedule is not None:
-            self.schedule.load_state_dict(state["schedule"])
-        position = state["position"]
-        self.epoch, self.batch, self.seconds = position["epoch"], position["batch"], position["seconds"]
-        self.best, self.last_rows = state["best"], state["last_rows"]
-        self.loss_sum.copy_(state["loss_sum"])
-        self.weight_sum.copy_(state["weight_sum"])
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None:
-            torch.cuda.set_rng_state(state["random_cuda"], self.suite.device)
-
-    def _plateau(self) -> bool:
-        return self.config.schedule.get("kind") == "plateau"
-
-    def _schedule(self) -> torch.optim.lr_scheduler.LRScheduler | None:
-        if not self.config.schedule:
-            return None
-        options = {name: value for name, value in self.config.schedule.items() if name != "kind"}
-        if self._plateau():
-            if not self.suite.stl:
-                raise ValueError(f"the plateau schedule of {self.suite.name!r} needs single-task numbers in `stl`.")
-            return torch.optim.lr_scheduler.ReduceLROnPlateau(self.optimizer, **options)
-        return torch.optim.lr_scheduler.StepLR(self.optimizer, **options)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.gradient.solvers.common import TINY, Solution, normalise
+from equipoise.gradient.solvers.common import TINY, Solution, dot, normalise, times
 from equipoise.gradient.solvers.complementarity import problem, solve
 
 
@@ -25,21 +25,21 @@ def cagrad(gram: Tensor, active: Tensor, c: float) -> Solution:
     """
     gram, _ = normalise(gram, active)
     inside = active.to(gram.dtype)
-    mean = inside / inside.sum().clamp(min=1.0)
+    mean = inside / inside.sum(-1, keepdim=True).clamp(min=1.0)
     if c == 0:
-        return Solution(mean, torch.zeros_like(mean[0]), torch.zeros_like(active[0]))
-    cost = gram @ mean
-    radius = c * torch.dot(mean, cost).clamp(min=0.0).sqrt()
-    u = solve(problem("ball", gram, active, cost.unsqueeze(-1), (radius * radius).view(1, 1))).squeeze(-1)
-    weights = u / u.sum().clamp(min=TINY)
-    product = gram @ weights
-    square = torch.dot(weights, product).clamp(min=0.0)
+        return Solution(mean, torch.zeros_like(mean[..., 0]), torch.zeros_like(active[..., 0]))
+    cost = times(gram, mean)
+    radius = c * dot(mean, cost).clamp(min=0.0).sqrt()
+    u = solve(problem("ball", gram, active, cost.unsqueeze(-1), (radius * radius)[..., None, None])).squeeze(-1)
+    weights = u / u.sum(-1, keepdim=True).clamp(min=TINY)
+    product = times(gram, weights)
+    square = dot(weights, product).clamp(min=0.0)
     # |J'u| = c |g0| at a solution; without one u runs away along gradients that cancel and |J'u| stays behind
-    degenerate = ~(torch.dot(u, gram @ u) > (1 - 1e-4) * radius * radius)
-    pull = radius / torch.where(degenerate, 1.0, square.clamp(min=TINY)).sqrt()
+    degenerate = ~(dot(u, times(gram, u)) > (1 - 1e-4) * radius * radius)
+    pull = (radius / torch.where(degenerate, 1.0, square.clamp(min=TINY)).sqrt()).unsqueeze(-1)
     slope = cost + pull * product
-    violation = ((torch.dot(weights, slope) - slope) * inside).amax().clamp(min=0.0)
-    degenerate = degenerate | (violation > 1e-4 * slope.abs().amax()) | (radius <= 3e-8 * c)  # or g0 = 0
-    degenerate = degenerate & active.any()
-    coefficients = mean + torch.where(degenerate, 0.0, pull * weights)
+    violation = ((dot(weights, slope).unsqueeze(-1) - slope) * inside).amax(-1).clamp(min=0.0)
+    degenerate = degenerate | (violation > 1e-4 * slope.abs().amax(-1)) | (radius <= 3e-8 * c)  # or g0 = 0
+    degenerate = degenerate & active.any(-1)
+    coefficients = mean + torch.where(degenerate.unsqueeze(-1), 0.0, pull * weights)
     return Solution(coefficients, torch.where(degenerate, 0.0, violation), degenerate)

@@ -30,10 +30,26 @@ def may_look(x: Tensor) -> bool:
 
 def normalise(gram: Tensor, active: Tensor) -> tuple[Tensor, Tensor]:
     """The Gram matrix of the active tasks in units of their mean squared gradient norm, and that unit."""
-    gram = torch.where(active & active.unsqueeze(-1), gram, 0.0)
-    unit = gram.diagonal().sum() / active.sum().clamp(min=1)
+    gram = torch.where(active.unsqueeze(-2) & active.unsqueeze(-1), gram, 0.0)
+    unit = diagonal(gram).sum(-1) / active.sum(-1).clamp(min=1)
     unit = torch.where(unit > 0, unit, 1.0)
-    return gram / unit, unit
+    return gram / unit[..., None, None], unit
+
+
+def diagonal(gram: Tensor) -> Tensor:
+    """Of a matrix or of each of a batch."""
+    return gram.diagonal(dim1=-2, dim2=-1)
+
+
+def dot(a: Tensor, b: Tensor) -> Tensor:
+    """Of two vectors or of each pair of a batch."""
+    products: Tensor = torch.linalg.vecdot(a, b)
+    return products
+
+
+def times(gram: Tensor, weights: Tensor) -> Tensor:
+    """G w, or that of each of a batch."""
+    return (gram @ weights.unsqueeze(-1)).squeeze(-1)
 
 
 def solve_definite(matrix: Tensor, sides: Tensor) -> Tensor:

@@ -23,11 +23,14 @@ def dual_cone(gram: Tensor, active: Tensor, starts: Tensor, ridge: float) -> Sol
     """
     gram, _ = normalise(gram, active)
     inside = active.to(gram.dtype)
-    gram = gram + torch.diag(ridge * inside.sum() * inside)  # the trace of the normalised matrix is the count
-    starts = (starts * inside.unsqueeze(-1)).mT.unsqueeze(-1)  # [B, K, 1]: a batch of problems
-    p = problem("cone", gram.expand(starts.shape[0], -1, -1), active, gram @ starts, unique=ridge >= 1e-6)
+    trace = inside.sum(-1, keepdim=True)  # of the normalised matrix: the count
+    gram = gram + torch.diag_embed(ridge * trace * inside)
+    starts = (starts * inside.unsqueeze(-1)).mT.unsqueeze(-1)  # [..., B, K, 1]: a batch of problems
+    gram = gram.unsqueeze(-3)
+    p = problem("cone", gram, active.unsqueeze(-2), gram @ starts, unique=ridge >= 1e-6)
     u = solve(p)
     v = starts + u
     slope = gram @ v
-    residual = torch.maximum((-slope * p.active).amax(), (u * slope).abs().amax()) / inside.sum().clamp(min=1.0)
-    return Solution(v.sum(0).squeeze(-1), residual.clamp(min=0.0), torch.zeros_like(active[0]))
+    violation = torch.maximum(-slope * p.active, (u * slope).abs()).amax((-3, -2, -1))
+    residual = (violation / inside.sum(-1).clamp(min=1.0)).clamp(min=0.0)
+    return Solution(v.sum(-3).squeeze(-1), residual, torch.zeros_like(active[..., 0]))

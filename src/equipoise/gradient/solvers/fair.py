@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.gradient.solvers.common import TINY, Solution, may_look, normalise, solve_definite
+from equipoise.gradient.solvers.common import TINY, Solution, diagonal, dot, may_look, normalise, solve_definite, times
 
 _DELTA = 1e-8  # added to the diagonal, in units of the mean squared gradient norm, where there is no solution
 _ITERATIONS, _BLIND_ITERATIONS = 30, 18  # the second where they cannot end early
@@ -30,28 +30,31 @@ def fair(gram: Tensor, active: Tensor, alpha: float) -> Solution:
     gram, unit = normalise(gram, active)
     inside = active.to(gram.dtype)
     power = 1 / alpha
-    gram = gram + torch.diag(1 - inside)  # a task out of the game plays alone
-    firmer = gram + torch.diag(_DELTA * inside)
+    gram = gram + torch.diag_embed(1 - inside)  # a task out of the game plays alone
+    firmer = gram + torch.diag_embed(_DELTA * inside)
     if may_look(gram):
         weights, residual = _newton(gram, power)
         degenerate = _degenerate(gram, weights, residual, inside)
-        if bool(degenerate):
-            weights, residual = _newton(firmer, power)
+        if bool(degenerate.any()):
+            firm, firm_residual = _newton(firmer, power)
+            weights = torch.where(degenerate.unsqueeze(-1), firm, weights)
+            residual = torch.where(degenerate, firm_residual, residual)
     else:
         both, residuals = _newton(torch.stack([gram, firmer]), power)
         degenerate = _degenerate(gram, both[0], residuals[0], inside)
-        weights = torch.where(degenerate, both[1], both[0])
+        weights = torch.where(degenerate.unsqueeze(-1), both[1], both[0])
         residual = torch.where(degenerate, residuals[1], residuals[0])
-    return Solution(weights * inside * unit ** (-1 / (1 + power)), residual, degenerate)
+    return Solution(weights * inside * unit.unsqueeze(-1) ** (-1 / (1 + power)), residual, degenerate)
 
 
 def _newton(gram: Tensor, power: float) -> tuple[Tensor, Tensor]:
     """w and the largest relative error of G w = w^(-power), for a batch of matrices."""
-    lengths = gram.diagonal(dim1=-2, dim2=-1).sqrt().unsqueeze(-1)
+    lengths = diagonal(gram).sqrt().unsqueeze(-1)
     cosines = gram / (lengths * lengths.mT)
     share = lengths ** (power - 1)
     b = share ** (1 / (1 + power))  # b = w |g|, exact for orthogonal gradients
-    last = float("inf")
+    last: Tensor | float = torch.inf
+    settled = lengths.new_zeros(()) > 0  # no: nothing is
     for step in range(_ITERATIONS):
         product = cosines @ b
         wanted = share * b**-power
@@ -60,8 +63,9 @@ def _newton(gram: Tensor, power: float) -> tuple[Tensor, Tensor]:
         b, product, wanted = b * factor, product * factor, wanted * factor**-power
         missing = wanted - product
         if may_look(b):
-            now = float((missing / wanted).abs().amax())
-            if now <= 1e-12 or not now < float("inf") or (now < 1e-6 and now > last / 2):
+            now = (missing / wanted).abs().amax((-2, -1))
+            settled = settled | (now <= 1e-12) | ~(now < torch.inf) | ((now < 1e-6) & (now > last / 2))
+            if bool(settled.all()):
                 break
             last = now
         elif step == _BLIND_ITERATIONS:
@@ -76,6 +80,6 @@ def _newton(gram: Tensor, power: float) -> tuple[Tensor, Tensor]:
 def _degenerate(gram: Tensor, weights: Tensor, residual: Tensor, inside: Tensor) -> Tensor:
     """Whether the weights solve nothing, or only what rounding left of gradients that cancel."""
     weights = weights * inside
-    square = torch.dot(weights, gram @ weights)
-    lengths = torch.dot(weights, gram.diagonal().sqrt())
-    return ~((residual < 1e-4) & ((square > 1e-13 * lengths * lengths) | (inside.sum() == 0)))
+    square = dot(weights, times(gram, weights))
+    lengths = dot(weights, diagonal(gram).sqrt())
+    return ~((residual < 1e-4) & ((square > 1e-13 * lengths * lengths) | (inside.sum(-1) == 0)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from equipoise.gradient.solvers.common import TINY, Solution, normalise
+from equipoise.gradient.solvers.common import TINY, Solution, diagonal, dot, normalise, times
 from equipoise.gradient.solvers.complementarity import problem, solve
 
 
@@ -25,10 +25,10 @@ def min_norm(gram: Tensor, active: Tensor) -> Solution:
     gram, _ = normalise(gram, active)
     inside = active.to(gram.dtype)
     u = solve(problem("simplex", gram, active)).squeeze(-1) * inside
-    weights = u / u.sum().clamp(min=TINY)  # the sum is 1 to rounding
-    product = gram @ weights
-    square = torch.dot(weights, product).clamp(min=0.0)
-    residual = ((square - product) * inside).amax().clamp(min=0.0)
-    lengths = torch.dot(weights, gram.diagonal().sqrt())
-    nothing = torch.maximum(1e-12 * lengths * lengths, 1e-24 * gram.diagonal().amax())  # cancelled, or never there
+    weights = u / u.sum(-1, keepdim=True).clamp(min=TINY)  # the sum is 1 to rounding
+    product = times(gram, weights)
+    square = dot(weights, product).clamp(min=0.0)
+    residual = ((square.unsqueeze(-1) - product) * inside).amax(-1).clamp(min=0.0)
+    lengths = dot(weights, diagonal(gram).sqrt())
+    nothing = torch.maximum(1e-12 * lengths * lengths, 1e-24 * diagonal(gram).amax(-1))  # cancelled, or never there
     return Solution(weights, residual, square <= nothing)

@@ -95,7 +95,7 @@ class Fleet:
         if self.speed.compiled:
             self._trunk = torch.compile(self._trunk_of, dynamic=False, fullgraph=True)
             self._adam = torch.compile(adam, dynamic=False, fullgraph=True)
-        self._streams = [torch.cuda.Stream(device) for _ in range(_STREAMS)] if self.device.type == "cuda" else []
+        self._streams = [_stream(device) for _ in range(_STREAMS)] if self.device.type == "cuda" else []
         self._replays: dict[str, Callable[[], None]] = {}
 
     # The data.
@@ -215,7 +215,7 @@ class Fleet:
         d_losses = torch.stack([answer.losses for answer in answers])
         d_shared, d_heads = torch.autograd.grad(losses, (representation, self.heads), d_losses)
         for run, answer in enumerate(answers):
-            if answer.shared is not None:
+            if answer.shared is not None and answer.heads is not None:
                 d_shared[run].copy_(answer.shared)
                 d_heads[run].copy_(answer.heads)
         (d_trunk,) = torch.autograd.grad(shared, self.trunk, d_shared)
@@ -245,15 +245,14 @@ class Fleet:
 
     def _predictions(self, heads: Tensor, shared: Tensor) -> Tensor:
         tasks = len(self.tasks)
-        matrix, bias = heads.split([WIDTH * tasks, tasks], dim=1)
+        matrix, bias = torch.split(heads, [WIDTH * tasks, tasks], dim=1)
         return torch.baddbmm(bias[:, None], shared, matrix.view(-1, WIDTH, tasks))
 
     def _balance(self, losses: Tensor, shared: Tensor, targets: Tensor, share: Tensor) -> list[_Answer]:
         """Every balancer's answer; on a GPU side by side, since each is a chain of tiny kernels."""
         streams = self._streams
-        current = torch.cuda.current_stream(self.device) if streams else None
         for stream in streams:
-            stream.wait_stream(current)
+            stream.wait_stream(torch.cuda.current_stream(self.device))
         answers = []
         for run, balancer in enumerate(self.balancers):
             with torch.cuda.stream(streams[run % len(streams)]) if streams else nullcontext():
@@ -262,7 +261,7 @@ class Fleet:
                 else:
                     answers.append(self._ask(run, losses))
         for stream in streams:
-            current.wait_stream(stream)  # type: ignore[union-attr]
+            torch.cuda.current_stream(self.device).wait_stream(stream)
         return answers
 
     def _ask(self, run: int, losses: Tensor) -> _Answer:
@@ -321,7 +320,7 @@ class Fleet:
             return step
         if name not in self._replays:
             before = self.state()
-            side = torch.cuda.Stream(self.device)
+            side = _stream(self.device)
             side.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(side):
                 for _ in range(_WARM_UP):
@@ -353,6 +352,10 @@ def _gradients(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
     return list(torch.autograd.grad(scalar, inputs, allow_unused=True, materialize_grads=True))
 
 
+def _stream(device: torch.device | str) -> torch.cuda.Stream:
+    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+
+
 def _suites(configs: Sequence[RunConfig], data: Path | None) -> dict[int, QM9]:
     """The data of every seed, on the CPU; molecules read once."""
     for name in ("suite", "epochs", "batch_size", "suite_options"):
@@ -382,6 +385,6 @@ def _flat_weights(suite: QM9) -> tuple[Tensor, Tensor]:
 def _weights_of(trunk: Tensor, tasks: int) -> Weights:
     """The weights in the rows of all but the heads' parameters; the places of the heads' are empty."""
     sizes = shapes(tasks)[:-2]
-    parts = trunk.split([rows * columns for rows, columns in sizes], dim=1)
+    parts = torch.split(trunk, [rows * columns for rows, columns in sizes], dim=1)
     named = [part.view(-1, *size) for part, size in zip(parts, sizes, strict=True)]
-    return Weights(*named, trunk.new_empty(0), trunk.new_empty(0))
+    return Weights(*named, *(trunk.new_empty(0) for _ in range(2)))

@@ -32,15 +32,15 @@ def toy_losses(x: Tensor, sign: Sign = "code") -> Tensor:
     [-1.51, -15.09]
     """
     x1, x2 = x.unbind(-1)
-    turn = torch.tanh(-x2) * (1.0 if sign == "code" else -1.0)
-    f1 = torch.log((0.5 * (-x1 - 7) - torch.tanh(-x2)).abs().clamp(min=5e-6)) + 6
-    f2 = torch.log((0.5 * (-x1 + 3) + turn + 2).abs().clamp(min=5e-6)) + 6
-    bowl = 0.1 * (-x2 - 8) ** 2
-    q1 = ((-x1 + 7) ** 2 + bowl) / 10 - 20
-    q2 = ((-x1 - 7) ** 2 + bowl) / 10 - 20
-    c1 = torch.tanh(0.5 * x2).clamp(min=0)
-    c2 = torch.tanh(-0.5 * x2).clamp(min=0)
-    return torch.stack([SCALES[0] * (c1 * f1 + c2 * q1), SCALES[1] * (c1 * f2 + c2 * q2)], dim=-1)
+    slope = torch.tanh(x2)  # the formulas have tanh(-x2), which is minus this
+    second = -slope if sign == "code" else slope
+    bent = torch.stack([slope, second], -1) - 0.5 * x1.unsqueeze(-1) + x.new_tensor([-3.5, 3.5])
+    upper = bent.abs().clamp(min=5e-6).log() + 6  # f1 and f2
+    lower = (
+        (x1.unsqueeze(-1) - x.new_tensor([7.0, -7.0])).square() + (0.1 * (x2 + 8).square()).unsqueeze(-1)
+    ) / 10 - 20
+    half = torch.tanh(0.5 * x2).unsqueeze(-1)
+    return (half.clamp(min=0) * upper + (-half).clamp(min=0) * lower) * x.new_tensor(SCALES)
 
 
 def pareto_front(points: int = 201) -> tuple[Tensor, Tensor]:
