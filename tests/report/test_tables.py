@@ -161,11 +161,15 @@ def test_latex_escapes_and_marks():
     assert text.count(r"\midrule") == 3  # under the head, and between the three kinds of rows
 
 
-@pytest.mark.parametrize("width", [60, 120, 400])
+@pytest.mark.parametrize("width", [40, 60, 120, 400])
 def test_the_terminal_table_fits(comparison, width):
     console = Console(width=width, file=io.StringIO())
     console.print(render.for_terminal(make_table(comparison), width))
     text = console.file.getvalue()
     assert max(map(len, text.splitlines())) <= width
-    assert "LDC" in text
-    assert ("±" in text.split("╰")[0].split("└")[0]) == (width > 60)
+    assert "…" not in text  # nothing is cut off: what does not fit beside stands below
+    assert ("±" in text.split("Best in bold")[0]) == (width == 400)
+    assert ("Deviations are left out" in text) == (width < 400)
+    for line in make_table(comparison).lines:
+        for column in make_table(comparison).columns:
+            assert render.cell_text(line.cells.get(column.key), column, spread=width == 400) in text

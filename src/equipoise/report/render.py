@@ -7,12 +7,13 @@ import io
 import math
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from equipoise.report.tables import Cell, Column, Line, Mark, Table
 
 if TYPE_CHECKING:
-    from rich.table import Table as RichTable
+    from rich.console import Group
 
 _NAME, _WORD = 26, 9  # letters after which the terminal's table breaks a name, and a heading at the least
 _ARROWS = {"lower": "↓", "higher": "↑", None: ""}
@@ -75,36 +76,64 @@ def latex(table: Table) -> str:
     return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
 
 
-def for_terminal(table: Table, width: int) -> RichTable:
-    """The table for rich: names wrapped, turned on its side, and without deviations, where it would not fit else."""
+def for_terminal(table: Table, width: int) -> Group:
+    """The table for rich, in one piece if it fits: on its side, or without deviations, or both; else in several."""
+    from rich.console import Group
     from rich.table import Table as RichTable
     from rich.text import Text
 
-    names = [line_name(line) for line in table.lines]
-    titles = [column_title(column) for column in table.columns]
-    for turned, spread in ((False, True), (True, True), (True, False)):
-        texts = [
-            [cell_text(line.cells.get(column.key), column, spread) for column in table.columns] for line in table.lines
-        ]
-        cells, head, left = (texts, titles, names) if not turned else (_turn(texts), names, titles)
-        head = [_wrap(title, max(map(len, column))) for title, *column in zip(head, *cells, strict=True)]
-        left = [_wrap(name, _NAME) for name in left]
-        columns = [max(map(_width, column)) for column in zip(head, *cells, strict=True)]
-        if sum(columns) + max(map(_width, left)) + 3 * len(columns) + 4 <= width:
-            break
-    shown = RichTable(title=Text(table.title), caption=Text("\n".join(table.notes)), caption_justify="left")
-    shown.add_column("" if turned else "method")
-    for title in head:
-        shown.add_column(Text(title), justify="right")
-    styles = {"best": "bold green", "second": "underline", None: ""}
-    marks = [[styles[_mark_of(line, column)] for column in table.columns] for line in table.lines]
-    for name, row, style in zip(left, cells, _turn(marks) if turned else marks, strict=True):
-        shown.add_row(Text(name), *map(Text, row, style))
-    return shown
+    layouts = [_Layout(table, turned, spread) for spread in (True, False) for turned in (False, True)]
+    layout = next((layout for layout in layouts if layout.width(layout.columns) <= width), layouts[-2])
+    pieces = []
+    for columns in layout.pieces(width):
+        shown = RichTable(title=Text(table.title) if not pieces else None)
+        shown.add_column("" if layout.turned else "method")
+        for column in columns:
+            shown.add_column(Text(layout.head[column]), justify="right")
+        for name, row, styles in zip(layout.left, layout.cells, layout.styles, strict=True):
+            shown.add_row(Text(name), *(Text(row[column], styles[column]) for column in columns))
+        pieces.append(shown)
+    notes = list(table.notes)
+    if layout.texts != layouts[0].texts:
+        notes = [note for note in notes if not note.startswith("±")] + ["Deviations are left out for want of room."]
+    return Group(*pieces, *(Text(note, "dim") for note in notes))
+
+
+class _Layout:
+    """How wide a table's columns are in a terminal: as it is or turned on its side, with deviations or without."""
+
+    def __init__(self, table: Table, turned: bool, spread: bool) -> None:
+        self.turned = turned
+        names = [line_name(line) for line in table.lines]
+        titles = [column_title(column) for column in table.columns]
+        styles = {"best": "bold green", "second": "underline", None: ""}
+        self.texts = [[cell_text(line.cells.get(c.key), c, spread) for c in table.columns] for line in table.lines]
+        marks = [[styles[_mark_of(line, column)] for column in table.columns] for line in table.lines]
+        self.cells, self.styles = (_turn(self.texts), _turn(marks)) if turned else (self.texts, marks)
+        head, left = (names, titles) if turned else (titles, names)
+        self.head = [_wrap(title, max(map(len, cells))) for title, *cells in zip(head, *self.cells, strict=True)]
+        self.left = [_wrap(name, _NAME) for name in left]
+        self.columns = range(len(self.head))
+
+    def width(self, columns: Sequence[int]) -> int:
+        """Of the names and these columns, with the lines and spaces between."""
+        inside = [max(_width(text) for text in (self.head[c], *(row[c] for row in self.cells))) for c in columns]
+        return max(map(_width, self.left)) + sum(inside) + 3 * len(inside) + 4
+
+    def pieces(self, width: int) -> list[list[int]]:
+        """The columns, as many to a piece as fit."""
+        pieces: list[list[int]] = [[]]
+        for column in self.columns:
+            if pieces[-1] and self.width([*pieces[-1], column]) > width:
+                pieces.append([])
+            pieces[-1].append(column)
+        return pieces
 
 
 def _wrap(text: str, width: int) -> str:
-    return textwrap.fill(text, max(width, _WORD), break_long_words=False)
+    """Broken at spaces, and in a word only where it is longer than a name may be."""
+    longest = max(map(len, text.split()), default=0)
+    return textwrap.fill(text, max(width, _WORD, min(longest, _NAME)))
 
 
 def _width(text: str) -> int:
