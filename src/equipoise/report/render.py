@@ -84,7 +84,7 @@ def for_terminal(table: Table, width: int) -> Group:
 
     layouts = [_Layout(table, turned, spread) for spread in (True, False) for turned in (False, True)]
     layout = next((layout for layout in layouts if layout.width(layout.columns) <= width), layouts[-2])
-    pieces = []
+    pieces: list[RichTable] = []
     for columns in layout.pieces(width):
         shown = RichTable(title=Text(table.title) if not pieces else None)
         shown.add_column("" if layout.turned else "method")
