@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 import cvxpy
 import numpy as np
 import pytest
@@ -11,7 +13,7 @@ import torchjd.aggregation as peer
 from torch import Tensor
 
 from equipoise.gradient import solvers
-from gradient.gram_cases import SOLVERS, everyone
+from gradient.gram_cases import RIDGE, SOLVERS, everyone
 
 
 def rows(seed: int, tasks: int, width: int = 12, common: float = 0.0) -> Tensor:
@@ -100,3 +102,18 @@ def test_dual_cone_without_ridge_is_the_projection() -> None:
         found = jacobian.T @ solvers.dual_cone(gram, everyone(5), start, 0.0).weights
         torch.testing.assert_close(found, torch.from_numpy(d.value), rtol=0, atol=1e-5)
         assert (jacobian @ found).min() > -1e-9
+
+
+def test_dual_cone_of_many_columns_a_few_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """K columns make K problems of K x K: a thousand tasks must not ask for K^3 entries at once."""
+    module = sys.modules[solvers.dual_cone.__module__]
+    jacobian = rows(5, 7)
+    gram, each = jacobian @ jacobian.T, torch.eye(7, dtype=torch.float64)
+    whole = solvers.dual_cone(gram, everyone(7), each, RIDGE)
+    sizes, solve = [], module.solve
+    monkeypatch.setattr(module, "_ENTRIES", 100)
+    monkeypatch.setattr(module, "solve", lambda p: sizes.append(len(p.cost)) or solve(p))
+    found = solvers.dual_cone(gram, everyone(7), each, RIDGE)
+    assert sizes == [2, 2, 2, 1]
+    torch.testing.assert_close(found.weights, whole.weights, rtol=1e-12, atol=0)
+    torch.testing.assert_close(found.residual, whole.residual, rtol=0, atol=1e-14)

@@ -8,6 +8,8 @@ from torch import Tensor
 from equipoise.gradient.solvers.common import Solution, normalise
 from equipoise.gradient.solvers.complementarity import problem, solve
 
+_ENTRIES = 2**26  # of the matrices solved at once, one a column of `starts`: K^3 of them do not fit for K = 1,000
+
 
 def dual_cone(gram: Tensor, active: Tensor, starts: Tensor, ridge: float) -> Solution:
     """The sum over the columns of `starts` of the v >= start that minimise v'(G / tr G + ridge I) v.
@@ -27,10 +29,12 @@ def dual_cone(gram: Tensor, active: Tensor, starts: Tensor, ridge: float) -> Sol
     gram = gram + torch.diag_embed(ridge * trace * inside)
     starts = (starts * inside.unsqueeze(-1)).mT.unsqueeze(-1)  # [..., B, K, 1]: a batch of problems
     gram = gram.unsqueeze(-3)
-    p = problem("cone", gram, active.unsqueeze(-2), gram @ starts, unique=ridge >= 1e-6)
-    u = solve(p)
-    v = starts + u
-    slope = gram @ v
-    violation = torch.maximum(-slope * p.active, (u * slope).abs()).amax((-3, -2, -1))
-    residual = (violation / inside.sum(-1).clamp(min=1.0)).clamp(min=0.0)
-    return Solution(v.sum(-3).squeeze(-1), residual, torch.zeros_like(active[..., 0]))
+    total, violation = torch.zeros_like(inside), torch.zeros_like(inside[..., 0])
+    for some in starts.split(max(1, _ENTRIES // gram.numel()), -3):  # type: ignore[no-untyped-call]
+        p = problem("cone", gram, active.unsqueeze(-2), gram @ some, unique=ridge >= 1e-6)
+        u = solve(p)
+        v = some + u
+        slope = gram @ v
+        total = total + v.sum(-3).squeeze(-1)
+        violation = torch.maximum(violation, torch.maximum(-slope * p.active, (u * slope).abs()).amax((-3, -2, -1)))
+    return Solution(total, violation / inside.sum(-1).clamp(min=1.0), torch.zeros_like(active[..., 0]))
