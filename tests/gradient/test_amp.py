@@ -135,3 +135,26 @@ def test_the_scale_grows_back() -> None:
 def test_the_scale_stays_out_of_float32(where: str) -> None:
     rows, gram, heads = taken(where, half=False, scale=torch.nan)
     assert all(torch.isfinite(t).all() for t in (rows, gram, *heads))
+
+
+INSIDE = sorted(set(eq.methods()) - {"ldc-double", "stl", "torchjd"})
+
+
+@pytest.mark.parametrize(("name", "dtype"), [*((n, torch.bfloat16) for n in INSIDE), ("cagrad", torch.float16)])
+def test_inside_autocast_nothing_changes(name: str, dtype: torch.dtype) -> None:
+    """Lightning, Accelerate and the Hugging Face Trainer call the balancer inside autocast."""
+    ends = []
+    for inside in (False, True):
+        model, balancer = Dense(), eq.make(name, num_tasks=2)
+        for _ in range(2):
+            losses, features = model.losses(half=False)
+            with torch.autocast("cpu", dtype, enabled=inside):
+                total = balancer(losses, features)
+            total.backward()
+            if balancer.needs_after_step:
+                with torch.autocast("cpu", dtype, enabled=inside):
+                    balancer.after_step([loss.detach() * 0.9**i for i, loss in enumerate(losses)])
+        ends.append([total.detach(), balancer.weights, *(p.grad for p in model.parameters())])
+    exact = dtype == torch.bfloat16  # float16 gradients are taken at a scale, which rounds
+    for outside, here in zip(*ends, strict=True):
+        torch.testing.assert_close(here, outside, rtol=0 if exact else 1e-5, atol=0 if exact else 1e-7)

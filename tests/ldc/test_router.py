@@ -27,6 +27,14 @@ def test_channels_last_for_transformers():
     close(router(tokens).detach(), softmax(router.network(tokens.mean((0, 1))), 0).detach(), 1e-12)
 
 
+def test_weights_are_exact_inside_autocast():
+    router, features = eq.FeatureRouter(4, 3, hidden=8), torch.randn(6, 4)
+    outside = router(features)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = router(features)
+    assert inside.dtype == torch.float32 and torch.equal(inside, outside)
+
+
 def test_output_bounds_and_masks():
     features = torch.randn(6, 4)
     here = torch.tensor([True, False, True])

@@ -13,6 +13,7 @@ from equipoise.distributed import alone
 from equipoise.gradient.shared import Shared
 from equipoise.gradient.tasks import TaskGradients
 from equipoise.losses import Batch
+from equipoise.precision import full_precision
 
 _HALF_SCALE = 2.0**16  # float16 gradients are taken this much larger
 
@@ -27,7 +28,8 @@ def gram_of(batch: Batch, shared: Sequence[Tensor]) -> Tensor:
         scale = torch.tensor(_HALF_SCALE, device=batch.losses.device)
         tasks = TaskGradients(batch, Shared(shared), scale, alone(), whole=False)
         room = torch.empty(len(tasks.roots), tasks.width, dtype=tasks.shared.dtype, device=batch.losses.device)
-        return tasks.gram(tasks.rows(room, tasks.parts, heads=False), tasks.parts)
+        with full_precision(batch.losses.device):
+            return tasks.gram(tasks.rows(room, tasks.parts, heads=False), tasks.parts)
 
 
 def leaves_of(batch: Batch, *, below: Sequence[Tensor] | None = None) -> list[Tensor]:

@@ -15,6 +15,7 @@ from equipoise.gradient.carrier import carry
 from equipoise.gradient.shared import Shared
 from equipoise.gradient.tasks import TaskGradients
 from equipoise.losses import Batch
+from equipoise.precision import full_precision
 
 _OUT = 1e-12  # a task whose gradient norm is below this part of the largest leaves the game
 _FIRST_SCALE, _GROWTH_STEPS = 2.0**16, 2000  # float16 gradients: where the scale starts, when it doubles
@@ -130,6 +131,10 @@ class GradientBalancer(Balancer):
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
         tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self.process_group, whole=self.needs_rows)
+        with full_precision(batch.losses.device):
+            return self._combined(batch, tasks)
+
+    def _combined(self, batch: Batch, tasks: TaskGradients) -> tuple[Tensor, Tensor]:
         shared = tasks.shared
         rows: Tensor | None = None
         if self.low_memory and shared.local == 0:

@@ -8,6 +8,8 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from equipoise.precision import full_precision
+
 
 class SoftmaxRouter(nn.Module):
     """softmax(logits): weights on the simplex of the present tasks; logits start at 0.
@@ -106,7 +108,8 @@ class FeatureRouter(nn.Module):
             )
         if join is not None:
             pooled = join(pooled, features[0].shape[0])
-        scores: Tensor = self.network(pooled)
+        with full_precision(pooled.device):
+            scores: Tensor = self.network(pooled)
         weights = softmax_present(scores, present) if self.output == "softmax" else scores.sigmoid()
         return weights if self.bounds is None else weights.clamp(*self.bounds)
 

@@ -76,7 +76,7 @@ def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
     member = (label == torch.arange(groups, device=x.device)[:, None]).to(x)
     if present is not None:
         member = member * present
-    means = (member @ x) / member.sum(1).clamp(min=1.0)
+    means = (member * x).sum(1) / member.sum(1).clamp(min=1.0)
     return means[label]
 
 
