@@ -1,6 +1,7 @@
 """Medians of the K x K solvers alone, from Gram matrix to weights, in microseconds.
 
-    python benchmarks/solvers.py [--device cuda] [--tasks 2 11 40] [--calls 100]
+    python benchmarks/solvers.py [--tasks 2 11 40] [--calls 96]      # writes docs/benchmarks/solvers.md
+    python benchmarks/solvers.py --device cuda --out solvers.md
 
 One thread on the CPU. Several problems of several kinds take turns, so that the medians belong to no single matrix:
 independent gradients of uneven length (their norms spread over about two decades), gradients with a common
@@ -14,6 +15,7 @@ import time
 import torch
 from torch import Tensor
 
+import harness
 from equipoise.gradient import solvers
 from equipoise.gradient.pcgrad import project
 
@@ -45,10 +47,11 @@ def main() -> None:
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--tasks", type=int, nargs="+", default=[2, 11, 40])
     parser.add_argument("--calls", type=int, default=96, help="timed calls of each solver and kind")
+    parser.add_argument("--out", default="docs/benchmarks/solvers.md")
     options = parser.parse_args()
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
-    print(f"torch {torch.__version__}, {options.device}; medians in us: independent / common part / conflict")
+    rows: dict[str, list[str]] = {}
     for num_tasks in options.tasks:
         kinds = problems(num_tasks, options.device)
         everyone = torch.ones(num_tasks, dtype=torch.bool, device=options.device)
@@ -68,10 +71,21 @@ def main() -> None:
             "AlignedMTL": lambda gram, on=everyone: solvers.aligned(gram, on, "min"),
             "ConFIG": lambda gram, on=everyone: solvers.equal_cosines(gram, on),
         }
-        print(f"K = {num_tasks}")
         for name, call in calls.items():
             medians = [median(call, grams, options.calls, options.device) for grams in kinds.values()]
-            print(f"  {name:12}" + " / ".join(f"{1e6 * m:7.0f}" for m in medians))
+            rows.setdefault(name, []).append(" / ".join(f"{1e6 * m:.0f}" for m in medians))
+    text = "\n\n".join(
+        [
+            "# The solvers alone",
+            harness.environment("equipoise"),
+            f"Microseconds from the Gram matrix to the weights, in float64: medians of {options.calls} calls on eight "
+            "problems each of independent gradients / gradients with a common part / gradients in conflict. Written by "
+            "`benchmarks/solvers.py`.",
+            harness.table(["", *(f"K = {k}" for k in options.tasks)], [[name, *cells] for name, cells in rows.items()]),
+        ]
+    )
+    print(text)
+    harness.write(options.out, text)
 
 
 def median(call, grams: list[Tensor], count: int, device: str) -> float:

@@ -56,7 +56,9 @@ class Problem:
         second_look: Callable[[list[Tensor]], object] | None = None,
     ) -> Callable[[], None]:
         """A full training step with `combine` turning the losses into a scalar."""
-        optimizer = torch.optim.Adam([*self.net.parameters(), *own], lr=1e-4)
+        # Next to no learning rate: all step one network, whose losses must stay what they are (products of 40 small
+        # losses, as peers form them, end in NaN).
+        optimizer = torch.optim.Adam([*self.net.parameters(), *own], lr=1e-9)
 
         def step() -> None:
             optimizer.zero_grad()
