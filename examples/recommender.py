@@ -24,10 +24,13 @@ from tabular import auc
 
 TASKS = ("click", "conversion")
 METHODS = {
-    "LS": lambda: eq.LS(tasks=TASKS),
-    "UW": lambda: eq.UW(tasks=TASKS),
-    "FairGrad": lambda: eq.FairGrad(tasks=TASKS),
-    "LDC": lambda: eq.LDC(tasks=TASKS),
+    "LS": eq.LS,
+    "LS, tuned": lambda tasks: eq.LS(tasks=tasks, weights=(0.3, 1.0)),
+    "SI": eq.SI,
+    "UW": eq.UW,
+    "FAMO": eq.FAMO,
+    "FairGrad": eq.FairGrad,
+    "LDC": eq.LDC,
 }
 BATCH, STEPS, UNRATED, WIDTH = 512, 2000, 3, 32
 EVALUATED = 4  # unrated films beside each rated one in the test
@@ -90,6 +93,11 @@ class Funnel(nn.Module):
         click, after = nn.functional.logsigmoid(self.heads(features)).unbind(1)
         return click, click + after, features
 
+    def losses(self, batch: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        users, films, click, conversion = batch
+        log_click, log_both, features = self(users, films)
+        return {"click": entropy(log_click, click), "conversion": entropy(log_both, conversion)}, features
+
 
 def entropy(log_p: Tensor, label: Tensor) -> Tensor:
     """Binary cross entropy from log p."""
@@ -97,18 +105,20 @@ def entropy(log_p: Tensor, label: Tensor) -> Tensor:
 
 
 def train(method: str, seed: int, data: Films, steps: int = STEPS) -> dict[str, float]:
-    model, balancer = Funnel(data.users, data.films), METHODS[method]()
+    model, balancer = Funnel(data.users, data.films), METHODS[method](tasks=TASKS)
     groups = [{"params": model.parameters(), "weight_decay": 3e-6}, *balancer.param_groups()]
     optimizer = torch.optim.Adam(groups, lr=2e-3)
     seen = data.rated(data.train)
     for _ in range(steps):
         rows = data.train[torch.randint(len(data.train), (BATCH,))]
-        users, films, click, conversion = data.shown(rows, UNRATED, seen)
-        log_click, log_both, features = model(users, films)
-        losses = {"click": entropy(log_click, click), "conversion": entropy(log_both, conversion)}
+        batch = data.shown(rows, UNRATED, seen)
+        losses, features = model.losses(batch)
         optimizer.zero_grad()
         balancer(losses, shared=features).backward()
         optimizer.step()
+        if balancer.needs_after_step:  # FAMO looks twice at a batch
+            with torch.no_grad():
+                balancer.after_step(model.losses(batch)[0])
     everything, generator = seen | data.rated(data.test), torch.Generator().manual_seed(seed)
     users, films, click, conversion = data.shown(data.test, EVALUATED, everything, generator)
     with torch.no_grad():

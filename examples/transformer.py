@@ -23,12 +23,15 @@ PACKAGES = ("asyncio", "collections", "concurrent", "ctypes", "email", "http", "
             "multiprocessing", "unittest", "xml")  # fmt: skip
 TASKS = ("next character", "package")
 METHODS = {
-    "LS": lambda: eq.LS(tasks=TASKS),
-    "UW": lambda: eq.UW(tasks=TASKS),
-    "MGDA": lambda: eq.MGDA(tasks=TASKS),
-    "LDC": lambda: eq.LDC(tasks=TASKS),
+    "LS": eq.LS,
+    "LS, tuned": lambda tasks: eq.LS(tasks=tasks, weights=(1.0, 0.3)),
+    "SI": eq.SI,
+    "UW": eq.UW,
+    "FAMO": eq.FAMO,
+    "FairGrad": eq.FairGrad,
+    "LDC": eq.LDC,
 }
-BATCH, STEPS, LENGTH, WIDTH = 32, 600, 64, 64
+BATCH, STEPS, LENGTH, WIDTH = 32, 400, 48, 48
 SYMBOLS = 128  # ASCII
 
 
@@ -96,15 +99,19 @@ def losses(model: Transformer, text: Tensor, label: Tensor) -> tuple[dict[str, T
 
 
 def train(method: str, seed: int, steps: int = STEPS) -> dict[str, float]:
-    data, model, balancer = Samples(seed), Transformer(), METHODS[method]()
+    data, model, balancer = Samples(seed), Transformer(), METHODS[method](tasks=TASKS)
     optimizer = torch.optim.Adam([*model.parameters(), *balancer.parameters()], lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        found, _, features = losses(model, *data.draw(data.train, BATCH))
+        batch = data.draw(data.train, BATCH)
+        found, _, features = losses(model, *batch)
         optimizer.zero_grad()
         balancer(found, shared=features).backward()
         optimizer.step()
         schedule.step()
+        if balancer.needs_after_step:  # FAMO looks twice at a batch
+            with torch.no_grad():
+                balancer.after_step(losses(model, *batch)[0])
     text, label = data.draw(data.test, 2000, torch.Generator().manual_seed(seed))
     model.eval()
     with torch.no_grad():

@@ -19,12 +19,15 @@ from show import arguments, compare, dots, save, table
 
 TASKS = ("left", "right", "picture")
 METHODS = {
-    "LS": lambda: eq.LS(tasks=TASKS),
-    "UW": lambda: eq.UW(tasks=TASKS),
-    "PCGrad": lambda: eq.PCGrad(tasks=TASKS),
-    "LDC": lambda: eq.LDC(tasks=TASKS),
+    "LS": eq.LS,
+    "LS, tuned": lambda tasks: eq.LS(tasks=tasks, weights=(1.0, 1.0, 0.1)),
+    "SI": eq.SI,
+    "UW": eq.UW,
+    "FAMO": eq.FAMO,
+    "FairGrad": eq.FairGrad,
+    "LDC": eq.LDC,
 }
-BATCH, STEPS, SIZE = 128, 800, 12
+BATCH, STEPS, SIZE = 64, 800, 12
 
 
 class Network(nn.Module):
@@ -33,13 +36,13 @@ class Network(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         layers = [
-            nn.Conv2d(1, 24, 3, padding=1),
+            nn.Conv2d(1, 16, 3, padding=1),
             nn.ReLU(),
             nn.MaxPool2d(2),
-            nn.Conv2d(24, 48, 3, padding=1),
+            nn.Conv2d(16, 32, 3, padding=1),
             nn.ReLU(),
         ]
-        self.trunk = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(48 * 9, 64), nn.ReLU())
+        self.trunk = nn.Sequential(*layers, nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 9, 64), nn.ReLU())
         self.heads = nn.ModuleDict(
             {"left": nn.Linear(64, 10), "right": nn.Linear(64, 10), "picture": nn.Linear(64, 64)}
         )
@@ -47,6 +50,16 @@ class Network(nn.Module):
     def forward(self, images: Tensor) -> tuple[dict[str, Tensor], Tensor]:
         features = self.trunk(images)
         return {task: head(features) for task, head in self.heads.items()}, features
+
+    def losses(self, batch: tuple[Tensor, ...]) -> tuple[dict[str, Tensor], Tensor]:
+        images, left, right, picture = batch
+        outputs, features = self(images)
+        found = {
+            "left": nn.functional.cross_entropy(outputs["left"], left),
+            "right": nn.functional.cross_entropy(outputs["right"], right),
+            "picture": nn.functional.mse_loss(outputs["picture"], picture),
+        }
+        return found, features
 
 
 class Pairs:
@@ -69,21 +82,19 @@ class Pairs:
 
 
 def train(method: str, seed: int, steps: int = STEPS) -> dict[str, float]:
-    data, model, balancer = Pairs(seed), Network(), METHODS[method]()
+    data, model, balancer = Pairs(seed), Network(), METHODS[method](tasks=TASKS)
     optimizer = torch.optim.Adam([*model.parameters(), *balancer.parameters()], lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     for _ in range(steps):
-        images, left, right, picture = data.draw(data.train, BATCH)
-        outputs, features = model(images)
-        losses = {
-            "left": nn.functional.cross_entropy(outputs["left"], left),
-            "right": nn.functional.cross_entropy(outputs["right"], right),
-            "picture": nn.functional.mse_loss(outputs["picture"], picture),
-        }
+        batch = data.draw(data.train, BATCH)
+        losses, features = model.losses(batch)
         optimizer.zero_grad()
         balancer(losses, shared=features).backward()
         optimizer.step()
         schedule.step()
+        if balancer.needs_after_step:  # FAMO looks twice at a batch
+            with torch.no_grad():
+                balancer.after_step(model.losses(batch)[0])
     images, left, right, picture = data.draw(data.test, 4000, torch.Generator().manual_seed(seed))
     with torch.no_grad():
         outputs, _ = model(images)

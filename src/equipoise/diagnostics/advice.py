@@ -23,10 +23,13 @@ def advise(look: Look, findings: Sequence[Finding], costs: Costs | None = None) 
             return f"Mend this first: {texts[kind][0].lower()}{texts[kind][1:]}"
     if len(look.here) < 2:
         return "With one task there is nothing to balance: its own loss is the objective."
-    if "equals-ls" in texts:
+    if "dead-router" in texts or "stuck" in texts:
         return (
-            "Save yourself the method: fixed weights (eq.LS with those weights) now do the same, or free its weights."
+            "Change the router, whose weights no longer move: the default, router='softmax' with "
+            "router_objective='upper', keeps its gradient, and weights that are to stay are eq.LS."
         )
+    if "equals-ls" in texts:
+        return "Save yourself the method: eq.LS with these weights now does the same, unless you want them to move."
     if "stationary" in texts:
         return "What is left is a choice between tasks, not a method: say what matters with eq.LS(weights=...)."
     spread, known = _spread(look)

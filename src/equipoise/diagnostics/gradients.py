@@ -28,7 +28,7 @@ def gram_of(batch: Batch, shared: Sequence[Tensor]) -> Tensor:
         scale = torch.tensor(_HALF_SCALE, device=batch.losses.device)
         tasks = TaskGradients(batch, Shared(shared), scale, alone(), whole=False)
         room = torch.empty(len(tasks.roots), tasks.width, dtype=tasks.shared.dtype, device=batch.losses.device)
-        with full_precision(batch.losses.device):
+        with full_precision(batch.losses.device), _graph_there():
             return tasks.gram(tasks.rows(room, tasks.parts, heads=False), tasks.parts)
 
 
@@ -51,6 +51,19 @@ def leaves_of(batch: Batch, *, below: Sequence[Tensor] | None = None) -> list[Te
                 seen.add(child)
                 pending.append(child)
     return leaves
+
+
+@contextmanager
+def _graph_there() -> Iterator[None]:
+    """Says what to do where a backward has used the graph up."""
+    try:
+        yield
+    except RuntimeError as error:
+        if "backward through the graph a second time" not in str(error):
+            raise
+        raise RuntimeError(
+            "the losses' graph is gone: look at it before .backward(), or call .backward(retain_graph=True)."
+        ) from error
 
 
 @contextmanager

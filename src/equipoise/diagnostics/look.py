@@ -14,7 +14,10 @@ from equipoise.balancer import Balancer
 from equipoise.diagnostics.conflict import Conflict, conflict
 from equipoise.diagnostics.discrepancy import Discrepancy, discrepancy
 from equipoise.diagnostics.stationarity import Stationarity, stationarity
+from equipoise.ldc.router import FeatureRouter, SigmoidRouter, SoftmaxRouter
 from equipoise.losses import Batch
+
+SATURATED = 0.01  # of the slope at equal weights
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,7 @@ class Look:
     pull: [K], the factor of each task's gradient in what the balancer makes of them; None where nothing is known.
     conflict, stationarity: of the gradients at the shared tensors; None where they were not taken or are not finite.
     bad_gradients: the tasks whose gradients are not finite.
-    stuck: the tasks whose router weight cannot move (behind a relu, at a bound).
+    stuck: the tasks whose router weight can hardly move (behind a relu, at a bound, saturated).
     router_gradient: the norm of the gradient of a router's own parameters.
     status: the numbers the balancer left in its `status`.
     """
@@ -104,17 +107,27 @@ def seen_of(balancer: Balancer) -> dict[str, Any]:
 
 
 def stuck_tasks(balancer: Balancer) -> list[int]:
-    """The tasks whose router weight gets no gradient: its logit is behind a relu, or it is at a bound."""
+    """The tasks whose router weight gets next to no gradient.
+
+    Its logit is behind a relu, the weight is at a bound, or the softmax or sigmoid is saturated: the slope s (1 - s)
+    of a weight in its own logit is below 1 % of what it is at equal weights (of 1/4 for a sigmoid).
+    """
     router = getattr(balancer, "router", None)
-    if router is None:
+    if not isinstance(router, (SoftmaxRouter, SigmoidRouter, FeatureRouter)) or not balancer.step:
         return []
     weights = balancer.weights
-    stuck = torch.zeros(len(weights), dtype=torch.bool, device=weights.device)
-    if getattr(router, "relu", False) is True:
-        stuck |= router.logits.detach() <= 0
-    bounds = getattr(router, "bounds", None)
-    if bounds is not None:
-        for bound in bounds:
+    logits = None if isinstance(router, FeatureRouter) else router.logits.detach()
+    if isinstance(router, SigmoidRouter) or getattr(router, "output", None) == "sigmoid":
+        parts, most = weights, 0.25
+    else:
+        parts = weights if logits is None else logits.softmax(0)
+        most = (1 - 1 / len(weights)) / len(weights)
+    stuck = parts * (1 - parts) < SATURATED * most
+    if isinstance(router, SigmoidRouter):
+        if router.relu:
+            stuck |= router.logits.detach() <= 0
+    elif router.bounds is not None:
+        for bound in router.bounds:
             stuck |= (weights - bound).abs() <= 1e-6
     found: list[int] = stuck.nonzero().flatten().tolist()
     return found

@@ -21,7 +21,8 @@ from equipoise.diagnostics.look import Look, look_at, seen_of
 from equipoise.losses import Batch, read
 
 HISTORY = 200  # looks kept; of more every second one goes, and from then on half as many are taken
-SHARE = 0.01  # of the time, what taking gradients may cost
+SHARE = 0.01  # of the time, what looking at gradients may cost
+GUESSES = {True: 1.0, False: 0.025}  # of a step a task, at parameters and at features, before the first was timed
 
 
 class Monitor:
@@ -70,7 +71,9 @@ class Monitor:
         self._with_gradients: Look | None = None
         self._cannot: str | None = None  # why gradients cannot be taken here
         self._began: float | None = None
-        self._spent = self._last = 0.0  # seconds that taking gradients took, in all and the last time
+        self._spent = 0.0  # seconds that looking at gradients took
+        self._last: float | None = None  # and what the last time took
+        self._waits = False  # whether gradients could be had and were too dear so far
         self._capture = Capture()
         if shared is not None:
             self._capture.attach(shared)
@@ -99,6 +102,11 @@ class Monitor:
         findings += rules.of_training(tasks, self.steps, fell, self._absences())
         if self._cannot is not None:
             findings.append(rules.Finding("no-look", self._cannot))
+        elif self._waits and look.conflict is None:
+            text = (
+                f"Gradients were not taken yet: so early that is over {SHARE:.0%} of the time. eq.diagnose takes them."
+            )
+            findings.append(rules.Finding("no-look", text))
         return Diagnosis(tasks, look, None, tuple(findings), advise(look, findings), self.steps)
 
     def state_dict(self) -> dict[str, Any]:
@@ -151,7 +159,8 @@ class Monitor:
                 self._absent[i] += 1
         else:
             out = ~torch.as_tensor(present)
-            out[holes] = True
+            for i in holes:
+                out[i] = True
             self._masked = out.long() if self._masked is None else self._masked + out
         fell = self.balancer.status.get("regularised")
         if isinstance(fell, Tensor):
@@ -170,29 +179,38 @@ class Monitor:
         if pull is not None:
             seen["pull"] = pull
         seen["router_gradient"] = _router_gradient(balancer, scalar)
-        look = look_at(batch, self._gram(batch, shared), step=self.steps, **seen)
+        began = time.perf_counter()
+        gram = self._gram(batch, shared, began)
+        look = look_at(batch, gram, step=self.steps, **seen)
+        if gram is not None:
+            self._last = time.perf_counter() - began
+            self._spent += self._last
         if look.conflict is not None:
             self._with_gradients = look
         self._looks = [*self._looks[1 - rules.WINDOW :], look]
         self._remember(look)
 
-    def _gram(self, batch: Batch, shared: list[Tensor]) -> Tensor | None:
+    def _gram(self, batch: Batch, shared: list[Tensor], now: float) -> Tensor | None:
         """The Gram matrix: the balancer's own, or taken here if that is known, possible and not too dear by now."""
         own: Tensor | None = getattr(self.balancer, "_gram", None)
-        if own is not None or not shared or self._cannot is not None:
-            return own
-        assert self._began is not None
-        now = time.perf_counter()
-        if self._spent + self._last > SHARE * (now - self._began):
+        if own is None and (not shared or self._cannot is not None):
             return None
+        assert self._began is not None
+        passed = now - self._began
+        price = self._last
+        if price is None:  # a pass of the trunk a task, or of a head
+            at_parameters = any(tensor.is_leaf for tensor in shared)
+            price = 0.0 if own is not None else passed / self.steps * GUESSES[at_parameters] * len(batch.losses)
+        self._waits = self._spent + price > SHARE * passed
+        if self._waits:
+            return None
+        if own is not None:
+            return own.cpu()
         try:
-            gram = gram_of(batch, shared).cpu()  # waits for the device, so that the time is what it took
+            return gram_of(batch, shared).cpu()  # waits for the device, so that the time is what it took
         except (RuntimeError, ValueError, TypeError) as error:  # looking on must never stop a training run
             self._cannot = f"Gradients could not be taken: {error}"
             return None
-        self._last = time.perf_counter() - now
-        self._spent += self._last
-        return gram
 
     def _remember(self, look: Look) -> None:
         if len(self.history) == HISTORY:

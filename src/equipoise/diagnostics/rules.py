@@ -15,7 +15,7 @@ DROWNED = 0.01  # a gradient norm over the largest
 CONFLICTING = 0.1  # of the pairs, with a cosine below OPPOSED
 STATIONARY = 0.01  # of what gradients at right angles would give
 NEXT_TO_NO_PULL = 0.01  # of an equal part
-SAME = 1e-3  # by how much normalised weights may differ and still be called the same
+SAME = 1e-3  # by how much normalised weights may differ, added up over the tasks, and still be called the same
 RARE = 0.1  # of the steps
 WINDOW = 5  # looks that a finding on weights rests on
 ENOUGH = 3  # the fewest of them
@@ -57,7 +57,7 @@ def _of_gradients(tasks: Sequence[str], look: Look) -> list[Finding]:
     norms = look.conflict.norms.tolist()
     none = [i for i in look.here if norms[i] == 0]
     if none:
-        text = f"No gradient at the shared tensors, which are detached from it or have solved it: {names(tasks, none)}."
+        text = f"No gradient reaches the shared tensors (detached before them, or solved): {names(tasks, none)}."
         found.append(Finding("no-gradient", text))
     largest = max(norms)
     drowned = [i for i in look.here if 0 < norms[i] < DROWNED * largest]
@@ -103,13 +103,20 @@ def of_weights(tasks: Sequence[str], looks: Sequence[Look], *, fixed: bool, enou
         if weak:
             text = f"Hardly trained, with less than 1 % of an equal part of the pull: {names(tasks, weak)}."
             found.append(Finding("no-pull", text))
-    stuck = [i for i in range(len(tasks)) if all(i in look.stuck for look in window)]
+    stuck = [i for i in range(len(tasks)) if _always(i, window)]
     if stuck:
-        found.append(Finding("stuck", f"Router weights are saturated, no gradient moves them: {names(tasks, stuck)}."))
+        text = f"Router weights are saturated, next to no gradient moves them: {names(tasks, stuck)}."
+        found.append(Finding("stuck", text))
     gradients = [look.router_gradient for look in window]
     if all(gradient == 0.0 for gradient in gradients):
         found.append(Finding("dead-router", "The router gets no gradient at all: its weights stay as they are."))
     return found
+
+
+def _always(task: int, window: Sequence[Look]) -> bool:
+    """Whether the task's weight is stuck in every look that the task is in."""
+    there = [look for look in window if look.present[task]]
+    return bool(there) and all(task in look.stuck for look in there)
 
 
 def _constant(window: Sequence[Look]) -> list[str] | None:
@@ -122,13 +129,12 @@ def _constant(window: Sequence[Look]) -> list[str] | None:
             return None
         rows.append([value / total for value in look.pull])
     middle = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    if not all(abs(value - m) <= SAME for row in rows for value, m in zip(row, middle, strict=True)):
+    if any(sum(abs(value - m) for value, m in zip(row, middle, strict=True)) > SAME for row in rows):
         return None
     if len(middle) > 8:
-        equal = max(middle) - min(middle) <= SAME / len(middle)
-        return [
-            f"{middle[0]:.2g}, ..." if equal else f"{len(middle)} weights from {min(middle):.2g} to {max(middle):.2g}"
-        ]
+        least, most = min(middle), max(middle)
+        equal = most - least <= SAME / len(middle)
+        return [f"{least:.2g} for each of {len(middle)}" if equal else f"{len(middle)}: {least:.2g} to {most:.2g}"]
     return [f"{value:.2f}" for value in middle]
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -10,7 +12,7 @@ import torch
 from torch import Tensor
 
 from equipoise.diagnostics.untouched import same_draws, untouched
-from equipoise.ldc.single_loop import LDC
+from equipoise.ldc.single_loop import LDC, NORMALIZATIONS
 from equipoise.losses import Batch, read
 
 Params = Mapping[str, Tensor]
@@ -24,7 +26,8 @@ class LowerLevel(NamedTuple):
     model_gradient: |grad_x g(W, x)|; inner_model_gradient: |grad_z g(W, z)|, 0 where z solves the lower level.
     router_gradient: |grad_W g(W, x)|; inner_router_gradient: |grad_W g(W, z)|, which the single loop drops.
     hypergradient: |grad f + c (grad g(W, x) - grad g(W, z))| over W and x, the gradient of the penalised problem,
-        f + lambda (g(W, x) - g(W, z)) divided by the balancer's factor of f (so c is lambda, or 1 / discrepancy).
+        f + lambda (g(W, x) - g(W, z)) divided by the balancer's factor of f (so c is lambda, or 1 / discrepancy);
+        NaN without f.
     """
 
     at_x: float
@@ -57,6 +60,8 @@ def lower_level(
     params: the model's parameters by name; buffers may be among them.
     solution: z, where it is known; else `steps` gradient steps of size `lr` on g are taken from the model.
 
+    First losses that the balancer has not seen yet are those of the model, here and for z.
+
     By the paper's lemma |G sigma|^2 <= 2 L_g gap, so a small gap at the true z is a proof of Pareto stationarity.
 
     >>> import torch, equipoise as eq
@@ -75,7 +80,7 @@ def lower_level(
         raise ValueError(f"give `solution` or `lr`, and not both; found {solution!r} and {lr!r}.")
     names = [name for name, tensor in params.items() if tensor.requires_grad]
     x, z = _leaves(params, params), _leaves(solution or params, params)
-    with untouched(), torch.enable_grad():
+    with untouched(), torch.enable_grad(), _first_losses(balancer, same_draws(partial(closure, dict(x)))):
         for _ in range(steps if lr is not None else 0):
             g = _g(balancer, same_draws(partial(closure, dict(z))))
             taken = torch.autograd.grad(g, [z[n] for n in names], materialize_grads=True)
@@ -88,11 +93,28 @@ def lower_level(
         g_x, f_x = _g(balancer, losses), _f(balancer, losses)
         of_x = _flat(g_x, [x[n] for n in names]), _flat(g_x, own)
         of_f = _flat(f_x, [x[n] for n in names]), _flat(f_x, own)
-    factor = balancer.g_factor / balancer.f_factor if balancer.f_factor else float("inf")
+    factor = balancer.g_factor / balancer.f_factor if balancer.f_factor else math.nan
     # z depends on W, but at the solution grad_z g = 0, so that g(W, z) moves with W only directly.
     upper = torch.cat([of_f[0] + factor * of_x[0], of_f[1] + factor * (of_x[1] - of_z[1])])
     norms = (of_x[0], of_z[0], of_x[1], of_z[1], upper)
     return LowerLevel(g_x.item(), g_z.item(), *(vector.norm().item() for vector in norms))
+
+
+@contextmanager
+def _first_losses(balancer: LDC, result: Any) -> Iterator[None]:
+    """Measure x and z in the same units: what the balancer has not seen yet is seen at the model, for the moment."""
+    if balancer.normalize not in NORMALIZATIONS:
+        yield
+        return
+    batch, _ = _read(balancer, result)
+    values = batch.values if balancer.min_losses is None else batch.values - balancer.min_losses.to(batch.values)
+    seen = balancer.first_losses
+    before = seen.clone()
+    seen.copy_(torch.where(before == 0.0, values.to(before), before))
+    try:
+        yield
+    finally:
+        seen.copy_(before)
 
 
 def _leaves(values: Params, like: Params) -> dict[str, Tensor]:
