@@ -18,10 +18,14 @@ import equipoise as eq
 from show import arguments, compare, dots, save, table
 
 METHODS = {
-    "LS": lambda: eq.LS(3),
-    "UW": lambda: eq.UW(3),
-    "FairGrad": lambda: eq.FairGrad(3),
-    "LDC": lambda: eq.LDC(3),
+    "LS": eq.LS,
+    "LS, tuned": lambda tasks: eq.LS(tasks, weights=(1, 1000, 1000)),  # of 1 to 10,000 on seed 100
+    "SI": eq.SI,
+    "UW": eq.UW,
+    "FAMO": lambda tasks: eq.FAMO(tasks, second_look="next"),
+    "FairGrad": eq.FairGrad,
+    "LDC": eq.LDC,
+    "LDC, l as it is": lambda tasks: eq.LDC(tasks, normalize=None),
 }
 STEPS, INSIDE, EDGE, SENSORS = 1500, 256, 128, 20
 
@@ -49,7 +53,7 @@ def edge(points: int) -> Tensor:
 def train(method: str, steps: int = STEPS) -> dict[str, float]:
     layers = [nn.Linear(2, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh(), nn.Linear(48, 48), nn.Tanh()]
     model = nn.Sequential(*layers, nn.Linear(48, 1))
-    balancer = METHODS[method]()
+    balancer = METHODS[method](3)
     optimizer = torch.optim.Adam([*model.parameters(), *balancer.parameters()], lr=2e-3)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
     sensors = 2 * torch.rand(SENSORS, 2) - 1
