@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 
 
 def main() -> None:
@@ -14,11 +16,14 @@ def main() -> None:
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'equipoise[bench]'")
     from equipoise.runs.checkpoint import DamagedFile
-    from equipoise.runs.store import RunLocked
+    from equipoise.runs.ranks import RankLost, onlooking
+    from equipoise.runs.store import DiskFull, RunLocked
 
+    if onlooking():
+        sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for good: the first rank speaks for all)
     try:
         app()
-    except (ValueError, TypeError, FileNotFoundError, DamagedFile, RunLocked) as error:
+    except (ValueError, TypeError, FileNotFoundError, DamagedFile, DiskFull, RankLost, RunLocked) as error:
         sys.exit(f"equipoise: {error}")
     except KeyboardInterrupt:
         sys.exit(130)

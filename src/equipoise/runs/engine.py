@@ -19,6 +19,7 @@ import torch
 from typing_extensions import Self
 
 from equipoise.runs.config import RunConfig
+from equipoise.runs.ranks import launched
 from equipoise.runs.train import Stopped, train
 
 #: Is told, for the run at an index of the list, what `train` notifies, and "started", "stopping" and how it ended:
@@ -26,6 +27,7 @@ from equipoise.runs.train import Stopped, train
 Watch: TypeAlias = Callable[[int, Mapping[str, Any]], None]
 
 RETRIES = 2  # how often a run is tried again whose process died
+PATIENCE = 30.0  # seconds to wait for a process that should be gone but still writes the run: it ends at its next step
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,9 @@ def run_here(
     """Carry out one run in this process; whatever goes wrong becomes its outcome."""
     watch(at, {"kind": "started"})
     try:
-        result = train(config, root, force=force, track=track, notify=lambda event: watch(at, event), stop=stop)
+        result = train(
+            config, root, force=force, track=track, notify=lambda event: watch(at, event), stop=stop, patience=PATIENCE
+        )
     except Stopped:
         watch(at, {"kind": "stopped"})
         return Outcome(config)
@@ -79,10 +83,15 @@ def run_local(
     """Carry out runs in `jobs` processes of this machine, each with its share of the threads, or a GPU of its own.
 
     A process that dies is replaced and its run goes on from its checkpoint. Ctrl-C or SIGTERM stops every run at its
-    next step with a checkpoint; the outcomes say what was done by then.
+    next step with a checkpoint; the outcomes say what was done by then. Under torchrun the runs are carried out one
+    after the other, each by all ranks.
     """
     if jobs < 1:
         raise ValueError(f"`jobs` must be at least 1; found {jobs}.")
+    if launched():
+        from equipoise.runs.engine_ranks import run_ranks
+
+        return run_ranks(configs, root, watch=watch, force=force, track=track)
     return _Pool(configs, root, min(jobs, max(1, len(configs))), force, track, watch).run()
 
 

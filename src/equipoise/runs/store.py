@@ -15,16 +15,18 @@ that were written after it, and a table that was altered is noticed.
 from __future__ import annotations
 
 import csv
+import errno
 import fcntl
 import hashlib
 import io
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO, cast
 
 from equipoise.runs import toml
 from equipoise.runs.checkpoint import UNFINISHED, DamagedFile, read_checkpoint, write_checkpoint, write_whole
@@ -33,12 +35,17 @@ from equipoise.runs.config import RunConfig
 TABLES = ("metrics.csv", "steps.csv")
 _CHECKPOINT = "checkpoint.safetensors"
 _PREVIOUS = "checkpoint.previous.safetensors"
+_POLL = 0.1  # seconds between looks at a lock that somebody else has
 _TRACKED = ("wandb.id", "mlflow.id")  # which run of a tracker this one is
 _HASHED = ("config.toml", *TABLES)
 
 
 class RunLocked(RuntimeError):
     """Another process is writing the run."""
+
+
+class DiskFull(RuntimeError):
+    """There is no room left for what a run writes."""
 
 
 @dataclass(frozen=True)
@@ -144,23 +151,34 @@ class RunFolder:
         (self.path / _PREVIOUS).unlink(missing_ok=True)
 
     def write_error(self, text: str) -> None:
-        """Keep why an attempt failed."""
-        write_whole(self.path / "error.txt", text.encode())
+        """Keep why an attempt failed, if that can still be written: the error itself is on its way to the user."""
+        with suppress(OSError):
+            write_whole(self.path / "error.txt", text.encode())
 
 
 @contextmanager
-def open_run(path: Path, *, force: bool = False, say: Callable[[str], None] = print) -> Iterator[RunFolder]:
-    """The folder, locked for this process; with `force` what it held of an earlier run is removed."""
+def open_run(
+    path: Path, *, force: bool = False, say: Callable[[str], None] = print, patience: float = 0.0
+) -> Iterator[RunFolder]:
+    """The folder, locked for this process; with `force` what it held of an earlier run is removed.
+
+    patience: seconds to wait for another process that writes it, such as one whose parent was killed just now.
+    """
+    try:
+        yield from _open_run(path, force, say, patience)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise DiskFull(
+            f"{path}: no space is left on its disk. All up to the last checkpoint is kept: make room, and the same "
+            "command goes on from there."
+        ) from error
+
+
+def _open_run(path: Path, force: bool, say: Callable[[str], None], patience: float) -> Iterator[RunFolder]:
     path.mkdir(parents=True, exist_ok=True)
-    with (path / ".lock").open("a+") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.seek(0)
-            raise RunLocked(f"{path} is being written by process {lock.read().strip() or '(unknown)'}.") from None
-        lock.truncate(0)
-        lock.write(str(os.getpid()))
-        lock.flush()
+    with (path / ".lock").open("ab+", buffering=0) as lock:
+        _take(cast("BinaryIO", lock), path, say, patience)
         (path / "error.txt").unlink(missing_ok=True)
         if force:
             for name in ("result.json", "config.toml", *TABLES, _CHECKPOINT, _PREVIOUS, *_TRACKED):
@@ -168,6 +186,28 @@ def open_run(path: Path, *, force: bool = False, say: Callable[[str], None] = pr
         for left in path.glob(f"{UNFINISHED}*"):
             left.unlink()
         yield RunFolder(path, say)
+
+
+def _take(lock: BinaryIO, path: Path, say: Callable[[str], None], patience: float) -> None:
+    """Lock the folder, or raise `RunLocked` when somebody else still has it after so many seconds."""
+    until = time.monotonic() + patience
+    told = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
+        except BlockingIOError:
+            lock.seek(0)
+            holder = lock.read().decode(errors="replace").strip() or "(unknown)"
+        if time.monotonic() >= until:
+            raise RunLocked(f"{path} is being written by process {holder}.")
+        if not told:
+            told = True
+            say(f"{path} is being written by process {holder}: waiting up to {patience:g} s for it to end.")
+        time.sleep(_POLL)
+    with suppress(OSError):  # a full disk: the number only tells others who it is
+        lock.truncate(0)
+        lock.write(str(os.getpid()).encode())
 
 
 def read_run(path: Path) -> Run:

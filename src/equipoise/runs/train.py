@@ -11,11 +11,14 @@ import torch
 
 from equipoise.runs.config import RunConfig
 from equipoise.runs.machine import environment
-from equipoise.runs.store import RunFolder, open_run
+from equipoise.runs.ranks import Ranks
+from equipoise.runs.store import RunFolder
 from equipoise.runs.trackers import tracking
 from equipoise.runs.training import Notify, Stopped, Training
 
 __all__ = ["Notify", "Stopped", "train"]
+
+_APART = 2**32  # between the seeds of ranks
 
 
 def train(
@@ -27,24 +30,32 @@ def train(
     notify: Notify = lambda _: None,
     stop: Callable[[], bool] = lambda: False,
     checkpoint_seconds: float = 120.0,
+    patience: float = 0.0,
 ) -> Mapping[str, Any]:
     """Train to the end, from the start or from the last checkpoint, and return the run's result.
 
     A finished run is returned as it is. `stop` is asked between steps; when it says so, a checkpoint is written
     and `Stopped` raised. The same call later goes on and ends with the numbers of a run that was never stopped.
+    In an initialised torch.distributed group the ranks train together, each on its share of every batch; the first
+    writes.
 
     track: "tensorboard", "wandb" or "mlflow" is told the run's losses, weights and metrics too.
+    patience: seconds to wait for another process that writes the run.
     notify: is told ``{"kind": "note", "text": ...}`` and ``{"kind": "progress", "epoch": ..., ...}``.
     """
-    path = root / config.folder
-    with open_run(path, force=force, say=lambda text: notify({"kind": "note", "text": text})) as folder:
-        since = folder.start(config, environment(config.device))
-        done = folder.finished()
+    ranks = Ranks()
+    now = {**environment(config.device), "ranks": ranks.size}
+
+    def say(text: str) -> None:
+        notify({"kind": "note", "text": text})
+
+    with ranks.open_folder(root / config.folder, force=force, say=say, patience=patience) as folder:
+        since, done = ranks.from_first(lambda: (folder.start(config, now), folder.finished()))
         if done is not None:
             return done
-        _same_machine(since, environment(config.device), notify)
+        _same_machine(since, now, notify)
         try:
-            return _train(config, folder, track, notify, stop, checkpoint_seconds)
+            return _train(config, folder, ranks, track, notify, stop, checkpoint_seconds)
         except Stopped:
             raise
         except Exception:
@@ -55,19 +66,21 @@ def train(
 def _train(
     config: RunConfig,
     folder: RunFolder,
+    ranks: Ranks,
     track: str | None,
     notify: Notify,
     stop: Callable[[], bool],
     checkpoint_seconds: float,
 ) -> Mapping[str, Any]:
     """From wherever the folder is to the end; the caller's random numbers are left alone."""
-    state = folder.load()
+    state = ranks.from_first(folder.load)
     devices = [config.device] if torch.device(config.device).type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(config.seed)
-        training = Training(config, folder, notify)
+        torch.manual_seed(config.seed + _APART * ranks.rank)  # ranks drop different units of their shares
+        training = Training(config, folder, notify, ranks)
         if state is not None:
             training.load_state(state)
+        track = track if ranks.rank == 0 else None
         with tracking(track, config, folder.path, training.position) as training.tracker:
             return training.run(stop, checkpoint_seconds)
 

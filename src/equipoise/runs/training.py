@@ -19,6 +19,7 @@ from equipoise.runs.config import RunConfig
 from equipoise.runs.double_loop import double_loop_backward
 from equipoise.runs.machine import peak_memory, reset_peak_memory, synchronize
 from equipoise.runs.measure import conflict, selection_score
+from equipoise.runs.ranks import Ranks
 from equipoise.runs.store import RunFolder
 from equipoise.runs.trackers import Tracker, of_epoch, of_step
 from equipoise.suites import suite_class
@@ -38,16 +39,21 @@ class Stopped(Exception):
 class Training:
     """Everything of a run that changes while it trains."""
 
-    def __init__(self, config: RunConfig, folder: RunFolder, notify: Notify) -> None:
-        self.config, self.folder, self.notify = config, folder, notify
+    def __init__(self, config: RunConfig, folder: RunFolder, notify: Notify, ranks: Ranks) -> None:
+        self.config, self.folder, self.notify, self.ranks = config, folder, notify, ranks
         data = None if config.data is None else Path(config.data)
         self.suite = suite_class(config.suite)(
             seed=config.seed, device=config.device, data=data, batch_size=config.batch_size, **config.suite_options
         )
         self.model = self.suite.model()
         self.trunk = list(self.suite.shared_parameters(self.model))
+        self.losses = ranks.losses(self.suite, self.model)
         self.balancer = make(config.method, tasks=self.suite.tasks, **config.options).to(self.suite.device)
         groups = [{"params": list(self.model.parameters())}, *self.balancer.param_groups(lr=config.balancer_lr)]
+        if isinstance(self.balancer, DoubleLoopLDC) and ranks.size > 1:
+            raise ValueError(
+                "`ldc-double` trains in one process: it takes no shares of unequal size. Leave torchrun out."
+            )
         self.optimizer = torch.optim.Adam(groups, lr=config.lr, fused=True)
         self.schedule = self._schedule()
         self.steps_per_epoch = len(self.suite.batches(0))
@@ -75,9 +81,8 @@ class Training:
         while self.epoch < self.config.epochs:
             self._train_epoch(stop, checkpoint_seconds)
             self._end_epoch()
-        result = self._result()
-        self.folder.finish(result)
-        return result
+        cosines = self._conflict()  # on every rank: their models may share statistics
+        return self.ranks.from_first(lambda: self._finish(cosines))
 
     def _train_epoch(self, stop: Callable[[], bool], checkpoint_seconds: float) -> None:
         self.model.train()
@@ -93,8 +98,8 @@ class Training:
             if now - self.told > _REPORT_SECONDS:
                 self.told = now
                 self._tell(losses, self.seconds + now - began)
-            asked = stop()
-            if asked or now - saved > checkpoint_seconds:
+            asked, due = self.ranks.any(stop(), now - saved > checkpoint_seconds)
+            if asked or due:
                 self.seconds, began, saved = self.seconds + now - began, now, now
                 self._save()
             if asked:
@@ -104,18 +109,21 @@ class Training:
 
     def _step(self, batch: Any) -> Tensor:
         self.optimizer.zero_grad()
+        counts = None
         if isinstance(self.balancer, DoubleLoopLDC):
-            losses = double_loop_backward(self.suite, self.model, self.balancer, batch)
+            losses = double_loop_backward(self.losses, self.balancer, batch)
         else:
-            losses, features = self.suite.losses(self.model, batch)
+            batch, counts = self.ranks.share(self.suite, batch)
+            losses, features = self.losses(batch)
             gradients = isinstance(self.balancer, GradientBalancer)  # others that need `shared` read features
             shared = self.trunk if gradients and self.config.shared == "parameters" else features
-            self.balancer(losses, shared=shared if self.balancer.needs_shared else None).backward()
+            self.balancer(losses, shared if self.balancer.needs_shared else None, counts=counts).backward()
         self.optimizer.step()
         if self.balancer.needs_after_step:
             with torch.no_grad():
-                self.balancer.after_step(self.suite.losses(self.model, batch)[0])
+                self.balancer.after_step(self.losses(batch)[0], counts=counts)
         values = losses.detach() if isinstance(losses, Tensor) else torch.stack([loss.detach() for loss in losses])
+        values = self.ranks.mean(values, counts)
         self.loss_sum += values
         self.weight_sum += self.balancer.weights
         return values
@@ -154,7 +162,7 @@ class Training:
     def _evaluate(self, part: Any) -> dict[str, float]:
         self.model.eval()
         with torch.no_grad():
-            return self.suite.evaluate(self.model, part)
+            return self.ranks.from_first(lambda: self.suite.evaluate(self.model, part))
 
     # What is written down.
 
@@ -190,7 +198,12 @@ class Training:
             "steps": self.config.epochs * self.steps_per_epoch, "seconds": seconds, "losses": losses.tolist(),
         })  # fmt: skip
 
-    def _result(self) -> dict[str, Any]:
+    def _finish(self, cosines: dict[str, Any] | None) -> dict[str, Any]:
+        result = self._result(cosines)
+        self.folder.finish(result)
+        return result
+
+    def _result(self, cosines: dict[str, Any] | None) -> dict[str, Any]:
         if self.suite.protocol.report == "last-ten":
             names = self.last_rows[0]
             metrics = {name: sum(row[name] for row in self.last_rows) / len(self.last_rows) for name in names}
@@ -208,7 +221,7 @@ class Training:
             "seconds_per_step": self.seconds / steps,
             "peak_memory": peak_memory(self.suite.device),
             "parameters": sum(p.numel() for p in self.model.parameters()),
-            "conflict": self._conflict(),
+            "conflict": cosines,
         }
 
     def _conflict(self) -> dict[str, Any] | None:
@@ -242,8 +255,8 @@ class Training:
             "last_rows": self.last_rows,
             "loss_sum": self.loss_sum,
             "weight_sum": self.weight_sum,
-            "random": torch.get_rng_state(),
-            "random_cuda": torch.cuda.get_rng_state(self.suite.device) if cuda else None,
+            "random": self.ranks.stack(torch.get_rng_state()),
+            "random_cuda": self.ranks.stack(torch.cuda.get_rng_state(self.suite.device)) if cuda else None,
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
@@ -258,9 +271,10 @@ class Training:
         self.best, self.last_rows = state["best"], state["last_rows"]
         self.loss_sum.copy_(state["loss_sum"])
         self.weight_sum.copy_(state["weight_sum"])
-        torch.set_rng_state(state["random"])
-        if state["random_cuda"] is not None:
-            torch.cuda.set_rng_state(state["random_cuda"], self.suite.device)
+        if (drawn := self.ranks.row(state["random"])) is not None:
+            torch.set_rng_state(drawn)
+        if state["random_cuda"] is not None and (drawn := self.ranks.row(state["random_cuda"])) is not None:
+            torch.cuda.set_rng_state(drawn, self.suite.device)
 
     def _plateau(self) -> bool:
         return self.config.schedule.get("kind") == "plateau"

@@ -12,6 +12,8 @@ from typing import Protocol as Interface
 import torch
 from torch import Tensor, nn
 
+from equipoise.capture import tensors_in
+
 Part = Literal["validation", "test"]
 
 
@@ -119,3 +121,33 @@ class Suite(ABC):
     @abstractmethod
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, float]:
         """Every metric by name, over all of a part of the data; called in eval mode and without gradients."""
+
+    def share(self, batch: Any, rank: int, ranks: int) -> tuple[Any, Sequence[float] | Tensor]:
+        """A rank's part of a batch, and how many labels each task has in it: what its loss there is a mean over.
+
+        Here every `ranks`-th row of the batch's tensors. A rank for which no row is left gets one of another's,
+        with no label. A batch without tensors is everybody's.
+        """
+        rows = _rows(batch)
+        if rows is None:
+            return batch, [1.0] * len(self.tasks)
+        mine = slice(rank, None, ranks) if rank < rows else slice(0, 1)
+        return _cut(batch, mine), [float(len(range(rank, rows, ranks)))] * len(self.tasks)
+
+
+def _rows(batch: Any) -> int | None:
+    """Rows of the tensors of a batch; None where there are none."""
+    return next((len(tensor) for tensor in tensors_in(batch)), None)
+
+
+def _cut(batch: Any, rows: slice) -> Any:
+    """Some rows of every tensor in nested sequences and mappings."""
+    if isinstance(batch, Tensor):
+        return batch[rows]
+    if isinstance(batch, Mapping):
+        return {name: _cut(part, rows) for name, part in batch.items()}
+    if isinstance(batch, tuple) and hasattr(batch, "_fields"):
+        return type(batch)(*(_cut(part, rows) for part in batch))
+    if isinstance(batch, (list, tuple)):
+        return type(batch)(_cut(part, rows) for part in batch)
+    return batch

@@ -90,6 +90,30 @@ class Batch(NamedTuple):
     targets: Tensor
     share: Tensor
 
+    def part(self, first: int, every: int) -> Batch:
+        """Of the molecules, counted from the smallest, `first` and every `every`-th after it, as a batch of its own."""
+        groups, atoms = [], torch.arange(self.layout.molecules)[first::every].to(self.atoms.device)
+        nodes, pairs, inverse, pair = [], [], [], 0
+        for molecules, rows, count, capacity in self.layout.slices():
+            mine = slice((first - molecules.start) % every, None, every)
+            if left := len(range(count)[mine]):
+                groups.append((left, capacity))
+                nodes.append(self.nodes[:, rows].unflatten(1, (count, capacity))[:, mine].flatten(1, 2))
+                inverse.append(self.inverse[:, rows].unflatten(1, (count, capacity))[:, mine].flatten(1))
+                stretch = self.pairs[:, pair : pair + count * capacity**2]
+                pairs.append(stretch.unflatten(1, (count, capacity**2))[:, mine].flatten(1))
+            pair += count * capacity**2
+        share = (self.atoms[:, atoms] > 0).float()
+        return Batch(
+            layout=Layout(tuple(groups)),
+            nodes=torch.cat(nodes, 1),
+            pairs=torch.cat(pairs, 1),
+            inverse=torch.cat(inverse, 1),
+            atoms=self.atoms[:, atoms],
+            targets=self.targets[:, atoms],
+            share=share / share.sum(1, keepdim=True).clamp(min=1),
+        )
+
 
 class Resident:
     """Molecules as padded tensors on a device, from which batches are gathered there.

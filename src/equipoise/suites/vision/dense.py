@@ -34,16 +34,27 @@ _TEST_BATCH = 16
 
 @dataclass(frozen=True)
 class DenseTask:
-    """A task: channels of its prediction, its loss, and how its metrics are found.
+    """A task: channels of its prediction, which pixels of a target have a label, its loss, how its metrics are found.
 
     scores: makes the torchmetrics object whose `compute` gives one number for each of `metrics`, in their order.
     """
 
     name: str
     channels: int
+    labelled: Callable[[Tensor], Tensor]
     loss: Callable[[Tensor, Tensor], Tensor]
     scores: Callable[[], torchmetrics.Metric]
     metrics: tuple[Metric, ...]
+
+
+def classed(labels: Tensor) -> Tensor:
+    """Which pixels have a class, 0 and up."""
+    return labels >= 0
+
+
+def measured(target: Tensor) -> Tensor:
+    """Which pixels have a target other than 0 in any channel."""
+    return (target != 0).any(1)
 
 
 def segmentation_loss(scores: Tensor, labels: Tensor) -> Tensor:
@@ -52,7 +63,7 @@ def segmentation_loss(scores: Tensor, labels: Tensor) -> Tensor:
     >>> segmentation_loss(torch.zeros(1, 2, 1, 2), torch.tensor([[[0, -1]]]))
     tensor(0.6931)
     """
-    return F.cross_entropy(scores, labels, ignore_index=-1, reduction="sum") / (labels >= 0).sum().clamp(min=1)
+    return F.cross_entropy(scores, labels, ignore_index=-1, reduction="sum") / classed(labels).sum().clamp(min=1)
 
 
 def distance_loss(prediction: Tensor, target: Tensor) -> Tensor:
@@ -61,7 +72,7 @@ def distance_loss(prediction: Tensor, target: Tensor) -> Tensor:
     >>> distance_loss(torch.zeros(1, 1, 1, 2), torch.tensor([[[[3.0, 0.0]]]]))
     tensor(3.)
     """
-    valid = (target != 0).any(1, keepdim=True)
+    valid = measured(target)[:, None]
     return ((prediction - target).abs() * valid).sum() / valid.sum().clamp(min=1)
 
 
@@ -71,21 +82,21 @@ def normal_loss(prediction: Tensor, target: Tensor) -> Tensor:
     >>> normal_loss(torch.ones(1, 3, 1, 1), torch.eye(3)[0].view(1, 3, 1, 1))
     tensor(0.4226)
     """
-    valid = (target != 0).any(1)
+    valid = measured(target)
     cosine = (F.normalize(prediction, dim=1) * target).sum(1)
     return 1 - (cosine * valid).sum() / valid.sum().clamp(min=1)
 
 
 def segmentation(classes: int) -> DenseTask:
     return DenseTask(
-        "segmentation", classes, segmentation_loss, lambda: SegmentationScores(classes),
+        "segmentation", classes, classed, segmentation_loss, lambda: SegmentationScores(classes),
         (Metric("mIoU", "segmentation", True), Metric("pixel accuracy", "segmentation", True)),
     )  # fmt: skip
 
 
 def depth(unit: str = "") -> DenseTask:
     return DenseTask(
-        "depth", 1, distance_loss, DepthErrors,
+        "depth", 1, measured, distance_loss, DepthErrors,
         (Metric("absolute error", "depth", unit=unit), Metric("relative error", "depth")),
     )  # fmt: skip
 
@@ -93,11 +104,12 @@ def depth(unit: str = "") -> DenseTask:
 def normal() -> DenseTask:
     shares = tuple(Metric(f"within {limit}", "normal", True) for limit in ("11.25", "22.5", "30"))
     angles = tuple(Metric(f"{name} angle", "normal", unit="degrees", digits=2) for name in ("mean", "median"))
-    return DenseTask("normal", 3, normal_loss, NormalErrors, (*angles, *shares))
+    return DenseTask("normal", 3, measured, normal_loss, NormalErrors, (*angles, *shares))
 
 
 def offset() -> DenseTask:
-    return DenseTask("offset", 2, distance_loss, OffsetError, (Metric("offset error", "offset", unit="pixels"),))
+    error = Metric("offset error", "offset", unit="pixels")
+    return DenseTask("offset", 2, measured, distance_loss, OffsetError, (error,))
 
 
 class DenseSuite(Suite):
@@ -160,6 +172,12 @@ class DenseSuite(Suite):
         predictions, features = model(batch["image"])
         pairs = zip(self.dense, predictions, strict=True)
         return torch.stack([task.loss(prediction, batch[task.name]) for task, prediction in pairs]), features
+
+    def share(self, batch: Any, rank: int, ranks: int) -> tuple[Any, Sequence[float] | Tensor]:
+        """Counts the pixels that have a label: the losses are means over them."""
+        mine, images = super().share(batch, rank, ranks)
+        pixels = torch.stack([task.labelled(mine[task.name]).sum() for task in self.dense])
+        return mine, pixels * torch.as_tensor(images, device=pixels.device).clamp(max=1)
 
     @torch.no_grad()
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, float]:
