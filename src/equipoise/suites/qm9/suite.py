@@ -158,6 +158,12 @@ class QM9(Suite):
         errors = (found - batch.targets[0]).square() * batch.share[0][:, None]
         return errors.sum(0), shared
 
+    def share(self, batch: Batch, rank: int, ranks: int) -> tuple[Batch, Tensor]:
+        if batch.layout.molecules < ranks:
+            raise ValueError(f"`batch_size` must be at least the {ranks} ranks; found {batch.layout.molecules}.")
+        part = batch.part(rank, ranks)  # of small and large molecules alike: ranks wait for each other
+        return part, (part.atoms[0] > 0).sum().expand(len(self.tasks))
+
     @torch.no_grad()
     def evaluate(self, model: nn.Module, part: Part) -> dict[str, float]:
         total = torch.zeros(len(self.tasks), device=self.device)
