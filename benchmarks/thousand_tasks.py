@@ -1,13 +1,16 @@
 """Up to a thousand tasks on one trunk: what each method's step costs beside plain summing, and the memory it takes.
 
-The network: a trunk 64-512-512-512-256 and K heads, batch 64, one thread on a CPU. Loss-only methods take turns with
-summing; a method whose step takes longer than --patience seconds is not asked about more tasks. Memory is what a step
-needs beyond a step of summing: on a GPU of its allocator, on a CPU of the resident set of a forked process. Operators
-are those that run beyond summing's, backward and second look included.
+The network: a trunk 64-512-512-512-256 and K heads, batch 64, one thread on a CPU. Methods take turns with summing,
+in up to 15 rounds, fewer where --seconds leave no time; a method that would need more than what is left of them is
+left out for this K, and the table says so. On a CPU the clock is this process's own time, so that other work on the
+machine counts little. Memory is what a step needs beyond a step of summing: on a GPU of its allocator, on a CPU of the
+resident set of a forked process. Operators, counted on a CPU, are those that run beyond summing's, backward and second
+look included. "alone" is the balancer without a network: forward, backward and second look on K numbers, less their
+sum's.
 
-    python benchmarks/thousand_tasks.py --out docs/benchmarks
-    PYTHONPATH=src:benchmarks python benchmarks/thousand_tasks.py --device cuda --tasks 1,10,100,1000 --out results
-    python benchmarks/thousand_tasks.py --draw docs/benchmarks    # the figures, from both measurements
+    python benchmarks/thousand_tasks.py --tasks 1,10,100,300,1000 --seconds 500 --out docs/benchmarks
+    PYTHONPATH=src:benchmarks python benchmarks/thousand_tasks.py --device cuda --tasks 1,10,100,300,1000 --out results
+    python benchmarks/thousand_figures.py docs/benchmarks    # tables and figures, from both measurements
 """
 
 from __future__ import annotations
@@ -15,9 +18,11 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import os
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -29,10 +34,12 @@ import harness
 from mlp import OPTIONS, Net, loss_only, plain_sum
 
 BATCH = 64
-ROUNDS, FEW = 7, 2  # turns of loss-only methods, and of those that are many times slower than summing
+ROUNDS = 15
+CHEAP = 0.05  # seconds of a step that is repeated whatever time is left
 PARAMETERS = {"mgda": {}, "mgda, low_memory": {"low_memory": True}, "graddrop": {}}
-COLUMNS = ["K", "method", "at", "ms", "ratio", "quartiles", "operators", "MiB"]
+COLUMNS = ["K", "method", "at", "ms", "ratio", "quartiles", "rounds", "operators", "alone_us", "MiB"]
 Step = Callable[[], None]
+Kind = tuple[str, str]
 
 
 class Problem:
@@ -41,9 +48,11 @@ class Problem:
     def __init__(self, num_tasks: int, device: str) -> None:
         torch.manual_seed(0)
         self.num_tasks, self.device = num_tasks, device
+        self.clock = time.process_time if device == "cpu" else time.perf_counter
         self.net = Net(num_tasks).to(device)
         self.x = torch.randn(BATCH, 64).to(device)
         self.y = list(torch.randn(num_tasks, BATCH, 1).to(device))
+        self.numbers = torch.rand(num_tasks, device=device).add_(0.5).requires_grad_()
 
     def losses(self) -> tuple[list[torch.Tensor], torch.Tensor]:
         features = self.net.trunk(self.x)
@@ -54,9 +63,12 @@ class Problem:
         self.net.zero_grad()
         plain_sum(self.losses()[0]).backward()
 
-    def step(self, method: str, at: str) -> Step:
+    def balancer(self, method: str, at: str) -> eq.Balancer:
         options = PARAMETERS[method] if at == "parameters" else OPTIONS.get(method, {})
-        balancer = eq.make(method.split(",")[0], self.num_tasks, **options).to(self.device)
+        return eq.make(method.split(",")[0], self.num_tasks, **options).to(self.device)
+
+    def step(self, method: str, at: str) -> Step:
+        balancer = self.balancer(method, at)
         trunk = list(self.net.trunk.parameters())
 
         def step() -> None:
@@ -69,8 +81,20 @@ class Problem:
 
         return step
 
+    def alone(self, method: str, at: str) -> float:
+        """Microseconds of a method that reads losses, without a network, beyond those of a sum."""
+        balancer = self.balancer(method, at)
 
-def kinds() -> list[tuple[str, str]]:
+        def step() -> None:
+            balancer(self.numbers).backward()
+            if balancer.needs_after_step:
+                balancer.after_step(self.numbers)
+
+        plain = lambda: self.numbers.sum().backward()  # noqa: E731
+        return harness.microseconds(step, 10, 3) - harness.microseconds(plain, 10, 3)
+
+
+def kinds() -> list[Kind]:
     """Each method with what it is given besides the losses."""
     gradient = [name for name in eq.methods() if name != "ldc-double" and name not in loss_only()]
     return [
@@ -80,63 +104,89 @@ def kinds() -> list[tuple[str, str]]:
     ]
 
 
-def measure(num_tasks: int, device: str, asked: list[tuple[str, str]], patience: float) -> list[dict[str, Any]]:
-    """A row of `COLUMNS` for each method; the slow ones last, so that they disturb nothing."""
+def measure(
+    num_tasks: int, device: str, asked: list[Kind], until: float, end: float, expected: dict[Kind, float]
+) -> list[dict[str, Any]]:
+    """A row of `COLUMNS` for each method that is `expected` to be done by `end`; rounds are for about `until`."""
     problem = Problem(num_tasks, device)
     problem.plain()
     plain = harness.operators(problem.plain).total()
-    base = memory(lambda: problem.plain, problem)
+    base_seconds, base_bytes = probe(lambda: problem.plain, problem, math.inf)
     rows = []
-    for method, at in asked:
-        step = problem.step(method, at)
-        first = seconds(step)  # the first call also builds what later ones keep
-        few = first > patience
-        rounds = 1 if few else (ROUNDS if at == "losses" else FEW)
-        timing = harness.compare(problem.plain, {method: step}, rounds, warmup=0 if few else 1)[0]
-        row = {
-            "K": num_tasks, "method": method, "at": at, "ms": timing.milliseconds, "ratio": timing.ratio,
-            "quartiles": timing.spread if rounds == ROUNDS else None,
-            "operators": harness.operators(step).total() - plain if not few else None,
-            "MiB": (memory(lambda m=method, a=at: problem.step(m, a), problem) - base) / 2**20 if not few else None,
-        }  # fmt: skip
+    for place, (method, at) in enumerate(asked):
+        left = until - now(device)
+        row = dict.fromkeys(COLUMNS) | {"K": num_tasks, "method": method, "at": at}
         rows.append(row)
+        if expected.get((method, at), 0.0) > end - now(device):
+            continue
+        share = max(left, 0.0) / (len(asked) - place)
+        taken, size = probe(lambda m=method, a=at: problem.step(m, a), problem, (end - now(device)) / 4)
+        row["MiB"] = (size - base_bytes) / 2**20
+        least = 3 if taken < CHEAP else 1
+        rounds = min(ROUNDS, max(least, int(share / (2 * taken + 2 * base_seconds))))
+        if rounds < 2 and taken > 3 * base_seconds:  # so slow that the one step just taken tells enough
+            row |= {"ms": taken * 1e3, "ratio": taken / base_seconds, "rounds": 1}
+        else:
+            contender = {method: problem.step(method, at)}
+            timing = harness.compare(problem.plain, contender, rounds, warmup=least // 2, clock=problem.clock)[0]
+            row |= {"ms": timing.milliseconds, "ratio": timing.ratio, "rounds": len(timing.ratios)}
+            row["quartiles"] = timing.spread if rounds > 3 else None
+        if at == "losses":
+            row["alone_us"] = problem.alone(method, at)
+        if device == "cpu" and (at == "losses" or 8 * taken < share):
+            row["operators"] = harness.operators(problem.step(method, at)).total() - plain
         print("\r" + " ".join(str(row[c]) for c in COLUMNS[:5]), end="\x1b[K", file=sys.stderr, flush=True)
     return rows
 
 
-def seconds(step: Step) -> float:
-    harness.synchronise()
-    start = time.perf_counter()
-    step()
-    harness.synchronise()
-    return time.perf_counter() - start
+def probe(make: Callable[[], Step], problem: Problem, most: float) -> tuple[float, int]:
+    """Seconds of the second step, and the bytes at its peak beyond what there was before the first.
 
-
-def memory(make: Callable[[], Step], problem: Problem) -> int:
-    """Bytes at the peak of the third step beyond what there was before the first."""
+    A first step of more than `most` seconds is all that is taken.
+    """
     problem.net.zero_grad()
     gc.collect()
     if problem.device == "cuda":
         before = torch.cuda.memory_allocated()
-        step = make()
-        step()
         torch.cuda.reset_peak_memory_stats()
-        step()
-        return torch.cuda.max_memory_allocated() - before
+        step = make()
+        taken = seconds(step, problem)
+        if taken <= most:
+            torch.cuda.reset_peak_memory_stats()
+            taken = seconds(step, problem)
+        return taken, torch.cuda.max_memory_allocated() - before
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:  # a process of its own, where memory kept from others does not hide what is asked for
-        Path("/proc/self/clear_refs").write_text("5")
-        before, step = resident("VmRSS"), make()
-        for _ in range(2):
-            step()
-        os.write(writing, str(resident("VmHWM") - before).encode())
-        os._exit(0)
+        try:
+            warnings.simplefilter("ignore")
+            Path("/proc/self/clear_refs").write_text("5")
+            before, step = resident("VmRSS"), make()
+            taken = seconds(step, problem)
+            if taken <= most:
+                taken = seconds(step, problem)
+            found = f"{taken} {resident('VmHWM') - before}"
+            os.write(writing, found.encode())
+        finally:
+            os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        found = int(pipe.read())
+        taken, size = pipe.read().split()
     os.waitpid(child, 0)
-    return found
+    return float(taken), int(size)
+
+
+def now(device: str) -> float:
+    """The clock that --seconds is counted on: on a CPU, where others may work too, this process and its children's."""
+    return time.monotonic() if device == "cuda" else sum(os.times()[:4])
+
+
+def seconds(step: Step, problem: Problem) -> float:
+    harness.synchronise()
+    start = problem.clock()
+    step()
+    harness.synchronise()
+    return problem.clock() - start
 
 
 def resident(name: str) -> int:
@@ -144,77 +194,66 @@ def resident(name: str) -> int:
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(name))
 
 
+def expectations(rows: list[dict[str, Any]], num_tasks: int) -> dict[Kind, float]:
+    """Seconds of the three steps that a method takes at least, as its last two numbers of tasks foretell them."""
+    found: dict[Kind, float] = {}
+    for method, at in {(row["method"], row["at"]) for row in rows}:
+        mine = [row for row in rows if (row["method"], row["at"]) == (method, at)]
+        known = [row for row in mine if row["ms"] is not None]
+        if not known:
+            continue
+        if known[-1] is not mine[-1]:
+            found[method, at] = math.inf  # left out once, left out for more tasks
+            continue
+        power = 1.0
+        if len(known) > 1:
+            power = math.log(known[-1]["ms"] / known[-2]["ms"]) / math.log(known[-1]["K"] / known[-2]["K"])
+        growth = (num_tasks / known[-1]["K"]) ** max(power, 1.0)
+        found[method, at] = 3 * known[-1]["ms"] / 1e3 * growth
+    return found
+
+
+def measure_all(tasks: list[int], device: str, limit: float) -> list[dict[str, Any]]:
+    """All numbers of tasks; more of them get more of the time, and slow methods come last."""
+    end, rows = now(device) + limit, []
+    asked = kinds()
+    for place, num_tasks in enumerate(tasks):
+        left = end - now(device)
+        share = left * num_tasks**0.75 / sum(k**0.75 for k in tasks[place:])
+        expected = expectations(rows, num_tasks)
+        asked.sort(key=lambda kind: expected.get(kind, 0.0) if expected else 0.0)
+        rows += measure(num_tasks, device, asked, now(device) + share, end, expected)
+    return rows
+
+
 def short_table(rows: list[dict[str, Any]]) -> str:
     """Time over summing's and MiB beyond it, a line a method, a column a number of tasks."""
     tasks = sorted({row["K"] for row in rows})
     found = {(row["method"], row["at"], row["K"]): row for row in rows}
     lines = []
-    for method, at in dict.fromkeys((row["method"], row["at"]) for row in rows):
+    for method, at in sorted({(row["method"], row["at"]) for row in rows}, key=kinds().index):
         cells = []
         for k in tasks:
-            row = found.get((method, at, k))
-            extra = "" if row is None or row["MiB"] is None else f" / {row['MiB']:.0f}"
-            cells.append("" if row is None else f"{row['ratio']:.3g}{extra}")
+            row = found[method, at, k]
+            cells.append("left out" if row["ms"] is None else f"{row['ratio']:.3g} / {row['MiB']:.0f}")
         lines.append([method, at, *cells])
     return harness.table(["times summing / MiB beyond it", "at", *(f"K = {k}" for k in tasks)], lines)
-
-
-def draw(folder: Path) -> None:
-    """One figure a device, time and memory over K; what reads losses alone is drawn apart from what reads gradients."""
-    import matplotlib.pyplot as plt
-
-    plt.rcParams.update({"svg.hashsalt": "equipoise", "font.size": 9, "axes.spines.top": False})
-    for device in ("cpu", "cuda"):
-        file = folder / f"thousand-tasks-{device}.json"
-        if not file.exists():
-            continue
-        rows = json.loads(file.read_text())["rows"]
-        figure, axes = plt.subplots(1, 2, figsize=(10, 4.2), layout="constrained")
-        for method, at in dict.fromkeys((row["method"], row["at"]) for row in rows):
-            mine = [row for row in rows if (row["method"], row["at"]) == (method, at)]
-            look = {"losses": "#9aa5b1", "features": "#4c78a8", "parameters": "#b279a2"}[at]
-            style = {"color": "#d62728" if method == "ldc" else look, "lw": 2.2 if method == "ldc" else 1.0}
-            style |= {"zorder": 5 if method == "ldc" else 2, "marker": "o", "ms": 2.5}
-            axes[0].plot([row["K"] for row in mine], [row["ratio"] for row in mine], **style)
-            kept = [row for row in mine if row["MiB"] is not None]
-            axes[1].plot([row["K"] for row in kept], [max(row["MiB"], 0.1) for row in kept], **style)
-            end = mine[-1]
-            if at != "losses" and end["ratio"] > 1.5:
-                axes[0].annotate(
-                    method, (end["K"], end["ratio"]), fontsize=6, xytext=(3, -2), textcoords="offset points"
-                )
-        for colour, text in (
-            ("#d62728", "LDC"), ("#9aa5b1", "other loss-only methods"),
-            ("#4c78a8", "gradient methods at the features"), ("#b279a2", "at the trunk's parameters"),
-        ):  # fmt: skip
-            axes[0].plot([], [], color=colour, label=text)
-        axes[0].legend(fontsize=8, frameon=False)
-        axes[0].set(xscale="log", yscale="log", xlabel="tasks", ylabel="time of a step over summing's")
-        axes[1].set(xscale="log", yscale="log", xlabel="tasks", ylabel="MiB beyond summing (0.1: none)")
-        figure.savefig(folder / f"thousand-tasks-{device}.svg", metadata={"Date": None})
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
-    parser.add_argument("--tasks", default="1,3,10,30,100,300,1000", help="numbers of tasks, with commas")
-    parser.add_argument("--patience", type=float, default=8.0, help="seconds a step may take to be asked again")
+    parser.add_argument("--tasks", default="1,3,10,30,100,300,1000", help="numbers of tasks, with commas, growing")
+    parser.add_argument("--seconds", type=float, default=75.0, help="about how long to take")
     parser.add_argument("--out", type=Path, help="the folder for the measurements as JSON")
-    parser.add_argument("--draw", type=Path, help="draw the figures from the measurements in this folder, and stop")
     args = parser.parse_args()
-    if args.draw:
-        draw(args.draw)
-        return
     torch.set_num_threads(1)
-    asked, rows = kinds(), []
-    for num_tasks in map(int, args.tasks.split(",")):
-        found = measure(num_tasks, args.device, asked, args.patience)
-        rows += found
-        slow = {(row["method"], row["at"]) for row in found if row["ms"] > 1e3 * args.patience}
-        asked = [pair for pair in asked if pair not in slow]
+    warnings.filterwarnings("ignore", message=".* has no solution for these gradients")
+    started = now(args.device)
+    rows = measure_all([int(k) for k in args.tasks.split(",")], args.device, args.seconds)
     print(file=sys.stderr)
     print(short_table(rows))
-    print(harness.environment())
+    print(harness.environment(), f"{now(args.device) - started:.0f} seconds.")
     if args.out:
         harness.write(
             args.out / f"thousand-tasks-{args.device}.json",
