@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from equipoise.cli.common import console
 from equipoise.registry import make, method_class, methods
 from equipoise.report import render
 from equipoise.report.collect import collect
 from equipoise.report.tables import make_table
 from equipoise.suites import suite_class, suites
-
-console = Console(highlight=False)
 
 Format = Literal["terminal", "markdown", "csv", "latex"]
 

@@ -96,7 +96,8 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
 
     method: a method's name, or a preset's of the suite, with its own options behind colons:
         ``"ldc:discrepancy=0.05:router=sigmoid"``.
-    settings: fields of `RunConfig`, options of the method, of the schedule as ``schedule.<name>`` (``schedule``
+    settings: fields of `RunConfig`, options of the method (as ``method.<name>`` where a field has the name too: FAMO's
+        `lr`), of the schedule as ``schedule.<name>`` (``schedule``
         None for a constant rate), and of the suite as ``suite.<name>``.
 
     >>> configure("toy", "ls", settings={"epochs": 2, "weights": [0.5, 1.0]}).options
@@ -120,6 +121,7 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
     schedule = {"kind": kind, **rates} if kind else {}
     own = {f.name for f in fields(RunConfig)} - {"suite", "method", "seed", "options", "suite_options", "schedule"}
     for key, value in given.items():
+        option = key.removeprefix("method.")
         if key in own:
             fixed[key] = value
         elif key == "schedule" and value is None:
@@ -128,8 +130,8 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
             schedule[key.removeprefix("schedule.")] = value
         elif key.startswith("suite."):
             suite_options[key.removeprefix("suite.")] = value
-        elif key in known and key not in ("shared", "process_group", "tasks"):
-            options[key] = value
+        elif option in known and option not in ("shared", "process_group", "tasks"):
+            options[option] = value
         else:
             raise ValueError(f"there is no setting `{key}` for {preset.method!r}; {nearest(key, [*own, *known])}")
     lr = float(fixed.pop("lr"))
@@ -139,6 +141,33 @@ def configure(suite: str, method: str, *, seed: int = 0, settings: Mapping[str, 
         options=options, suite_options=suite_options, **fixed,
     )  # fmt: skip
     return replace(config, label=_label(config, method, settings))
+
+
+def from_file(table: Mapping[str, Any]) -> RunConfig:
+    """The run a TOML file tells of: the file of a run's folder as it is, a smaller one completed as by `configure`.
+
+    A small file names the suite and the method and whatever else is to be so; [options] are the method's,
+    [suite_options] the suite's, [schedule] the learning rate's.
+
+    >>> from_file({"suite": "toy", "method": "ldc", "epochs": 2, "options": {"discrepancy": 0.1}}).label
+    'ldc:discrepancy=0.1'
+    """
+    sections = {"options": "method.", "suite_options": "suite.", "schedule": "schedule."}
+    always = {f.name for f in fields(RunConfig)} - {"data", *sections}  # what every stored file says
+    if always <= table.keys():
+        return RunConfig.from_table(table)
+    rest = {key: value for key, value in table.items() if key != "environment"}
+    for name in ("suite", "method"):
+        if not isinstance(rest.get(name), str):
+            raise ValueError(f"a run's file must name its `{name}`; found {sorted(table)}.")
+    suite, method, seed = rest.pop("suite"), rest.pop("method"), rest.pop("seed", 0)
+    settings: dict[str, Any] = {}
+    for key, value in rest.items():
+        if key in sections and isinstance(value, Mapping):
+            settings.update({sections[key] + k: None if v == NONE else v for k, v in value.items()})
+        else:
+            settings[key] = None if value == NONE else value
+    return configure(suite, method, seed=seed, settings=settings)
 
 
 def setting(text: str) -> tuple[str, Any]:
@@ -188,7 +217,7 @@ def _label(config: RunConfig, method: str, settings: Mapping[str, Any] | None) -
     """The method as it was named, and the method options that settings added to it."""
     if settings and "label" in settings:
         return str(settings["label"])
-    added = [key for key in config.options if settings and key in settings]
+    added = [key for key in config.options if settings and (key in settings or f"method.{key}" in settings)]
     return ":".join([method, *(f"{key}={_short(config.options[key])}" for key in added)])
 
 
