@@ -40,7 +40,8 @@ def advise(look: Look, findings: Sequence[Finding], costs: Costs | None = None) 
     if uneven:
         what = "gradients" if look.conflict is not None else "losses"
         return (
-            f"Even the scales out with a loss-only method, eq.LDC: the {what} differ in size ({spread:.3g} times) "
+            "Even the scales out, by hand with eq.LS(weights=...) or by a loss-only method such as eq.LDC: the "
+            f"{what} differ in size ({spread:.3g} times) "
             + ("and not in direction." if look.conflict is not None else "; give `shared` to see their directions.")
         )
     if not known:

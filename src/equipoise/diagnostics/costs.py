@@ -15,7 +15,7 @@ from equipoise.diagnostics.gradients import grads_put_back, leaves_of
 from equipoise.diagnostics.untouched import same_draws, untouched
 from equipoise.distributed import alone
 from equipoise.gradient.mgda import MGDA
-from equipoise.losses import Batch
+from equipoise.losses import Batch, Losses
 from equipoise.weighting.ls import LS
 
 ROUNDS = 3
@@ -88,9 +88,16 @@ def _step(
 ) -> Callable[[], object]:
     """The balancer's forward and the backward of its scalar, for the tasks present, as a call."""
     balancer = method(len(present), process_group=alone()).to(batch.losses.device)
+    given: Losses = batch.given
+    mask: Sequence[bool] | None = present
+    if not isinstance(
+        batch.given, Tensor
+    ):  # left out whole: a loss that is only masked still has its backward, of zeros
+        given = tuple(loss if here else None for loss, here in zip(batch.given, present, strict=True))
+        mask = None
 
     def step() -> object:
-        scalar = balancer(batch.given, shared, present=present)
+        scalar = balancer(given, shared, present=mask)
         return torch.autograd.grad(scalar, leaves, retain_graph=True, allow_unused=True)
 
     return step

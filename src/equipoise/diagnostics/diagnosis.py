@@ -93,6 +93,7 @@ def diagnose(
     present: Tensor | Sequence[bool] | None = None,
     forward: Callable[[], object] | None = None,
     balancer: Balancer | None = None,
+    costs: bool = True,
 ) -> Diagnosis:
     """Examine one step of any model; nothing of it changes, and the graph stays usable.
 
@@ -102,9 +103,11 @@ def diagnose(
     forward: computes the losses again. With it a step's price counts its forward, and a second look at the losses
         has a price; its effects on buffers and random numbers are undone.
     balancer: the one in use: its weights after its last step are looked at too.
+    costs: whether to measure what each family of methods would cost, which takes most of the time.
 
-    It takes a few backwards a task, and at parameters the memory of K gradients. On several ranks each examines its
-    own batch and waits for no other. What each rule is, and what the sentence follows from: docs/diagnose.md.
+    It takes a few backwards a task, and at parameters the memory of K gradients; hooks on tensors run, and tensors
+    beside `shared` that keep their gradients (`retain_grad()`) get some. On several ranks each examines its own batch
+    and waits for no other. What each rule is, and what the sentence follows from: docs/diagnose.md.
 
     >>> import torch, equipoise as eq
     >>> x = torch.nn.Parameter(torch.tensor([1.0, 1.0]))
@@ -123,12 +126,13 @@ def diagnose(
             raise ValueError(f"`balancer` must have {len(tasks)} tasks, as the losses; found {balancer.num_tasks}.")
         seen = seen_of(balancer)
     look = look_at(batch, gram_of(batch, tensors) if tensors else None, **seen)
-    costs = measure_costs(batch, tensors, forward) if tensors and look.finite and not look.bad_gradients else None
+    sound = bool(tensors) and look.finite and not look.bad_gradients
+    prices = measure_costs(batch, tensors, forward) if costs and sound else None
     findings = rules.of_step(tasks, look)
     if balancer is not None:
         findings += rules.of_weights(tasks, [look], fixed=is_fixed(balancer), enough=1)
         findings += rules.of_training(tasks, 1, int(look.status.get("regularised", 0.0)), [0] * len(tasks))
-    return Diagnosis(tasks, look, costs, tuple(findings), advise(look, findings, costs))
+    return Diagnosis(tasks, look, prices, tuple(findings), advise(look, findings, prices))
 
 
 def is_fixed(balancer: Balancer) -> bool:

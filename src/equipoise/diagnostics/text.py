@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
 SHOWN = 12  # tasks in the table; of more, those at both ends
 MATRIX = 10  # tasks up to which the cosines are printed
 WIDTH = 24  # of a task's name
+PAGE = 100  # characters a line
 
 
 def number(value: float | None) -> str:
@@ -97,18 +99,29 @@ def as_text(diagnosis: Diagnosis) -> str:
     if len(rows) < len(look.present):
         lines.append(f"({len(rows)} of {len(look.present)}: the largest and the smallest)")
     lines.append("")
-    lines += [f"{name:<14}{text}" for name, text in facts(diagnosis)]
+    for name, text in facts(diagnosis):
+        lines += _wrapped(f"{name:<14}", text)
     if look.conflict is not None and 2 < len(look.present) <= MATRIX:
         lines += ["", "Cosines", *_matrix(diagnosis)]
     if diagnosis.findings:
-        lines += ["", "Findings", *(f"- {finding.text}" for finding in diagnosis.findings)]
-    return "\n".join([*lines, "", f"So: {diagnosis.recommendation}"])
+        lines += ["", "Findings"]
+        for finding in diagnosis.findings:
+            lines += _wrapped("- ", finding.text)
+    return "\n".join([*lines, "", *_wrapped("So: ", diagnosis.recommendation)])
 
 
 def short(name: str) -> str:
     """A name that a table has room for, on one line."""
     line = " ".join(name.split())
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    """A paragraph behind its title, as wide as a terminal."""
+    return textwrap.wrap(
+        text, PAGE, initial_indent=title, subsequent_indent=" " * len(title), break_long_words=False,
+        break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _aligned(header: list[str], rows: list[list[str]]) -> list[str]:
