@@ -24,7 +24,6 @@ PACKAGES = ("asyncio", "collections", "concurrent", "ctypes", "email", "http", "
 TASKS = ("next character", "package")
 METHODS = {
     "LS": eq.LS,
-    "LS, tuned": lambda tasks: eq.LS(tasks=tasks, weights=(1.0, 0.3)),
     "SI": eq.SI,
     "UW": eq.UW,
     "FAMO": eq.FAMO,
