@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeVar
 
 from equipoise.report.collect import STL, Comparison, Entry, Row
@@ -77,25 +77,6 @@ class Bar:
     index: int
     value: float
     text: str
-
-
-@dataclass(frozen=True)
-class Dot:
-    """A run as a point of a scatter diagram."""
-
-    name: str
-    index: int
-    x: float
-    y: float
-
-
-@dataclass(frozen=True)
-class Scatter:
-    """Two metrics against each other; an arrow says which end of each is better."""
-
-    x_label: str
-    y_label: str
-    dots: Sequence[Dot] = field(default_factory=list)
 
 
 def metric_panels(comparison: Comparison) -> list[Panel]:
@@ -193,21 +174,6 @@ def memory_bars(comparison: Comparison) -> list[Bar]:
         peak = _mean(row.entries, "peak_memory")
         bars.append(Bar(display_name(row.label), index, peak, f"{peak / 2**20:.0f} MiB"))
     return bars
-
-
-def pareto(comparison: Comparison) -> Scatter | None:
-    """For two tasks, the first metric of each against the other, one dot a run."""
-    tasks = _tasks(comparison)
-    if len(tasks) != 2:
-        return None
-    x, y = (next(metric for metric in comparison.metrics if metric.task == task) for task in tasks)
-    dots = [
-        Dot(display_name(row.label), index, entry.metrics[x.name], entry.metrics[y.name])
-        for index, row in _rows(comparison)
-        for entry in row.entries
-    ]
-    x_label, y_label = (f"{metric.name} {'↑' if metric.higher_is_better else '↓'}" for metric in (x, y))
-    return Scatter(x_label, y_label, dots)
 
 
 def hypergradients(comparison: Comparison) -> list[Panel]:

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from equipoise.report import charts
-from equipoise.report.charts import Bar, Heat, Panel, Scatter, Spread
+from equipoise.report import charts, svg
+from equipoise.report.charts import Bar, Heat, Panel, Spread
 from equipoise.report.collect import Comparison
+from equipoise.report.tradeoff import Scatter, trade_off
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 _COLUMN, _ROW = 2.6, 2.0  # inches of a small diagram
+_WIDE, _BAR = 3.6, 0.22  # inches of one whose rows are methods, and of such a row
+_LONGEST = 28  # letters of a name
+_NUMBERED = 8  # tasks up to which a square of cosines has its numbers in it
 
 
 def write_figures(folder: Path, comparisons: Sequence[Comparison], kind: Literal["pdf", "svg"] = "pdf") -> list[Path]:
@@ -41,28 +46,31 @@ def _figures(comparison: Comparison) -> dict[str, Callable[[Path], None]]:
     found: dict[str, Callable[[Path], None]] = {
         name: _drawing([(_panel, item) for item in items]) for name, items in panels.items() if items
     }
-    spreads, heats, scatter = charts.loss_spreads(comparison), charts.conflicts(comparison), charts.pareto(comparison)
+    spreads, heats, scatter = charts.loss_spreads(comparison), charts.conflicts(comparison), trade_off(comparison)
     if spreads:
-        found["discrepancy"] = _drawing([(_spread, spreads)])
+        found["discrepancy"] = _drawing([(_spread, spreads)], _WIDE, _BAR * len(spreads) + 0.7)
     if heats:
         found["conflict"] = _drawing([(_heat, item) for item in heats])
-    if scatter is not None and scatter.dots:
+    if scatter is not None:
         found["trade-off"] = _drawing([(_scatter, scatter)])
-    times = charts.time_bars(comparison)
-    if times:
-        found["time"] = _drawing([(_bars, times)])
+    bars = {"time per step": charts.time_bars(comparison), "peak memory": charts.memory_bars(comparison)}
+    if all(bars.values()):
+        parts = [(partial(_bars, label=label), items) for label, items in bars.items()]
+        found["cost"] = _drawing(parts, _WIDE, _BAR * len(parts[0][1]) + 0.5)
     return found
 
 
-def _drawing(parts: Sequence[tuple[Callable[[Axes, Any], None], Any]]) -> Callable[[Path], None]:
-    """Small diagrams beside each other, written to a file."""
+def _drawing(
+    parts: Sequence[tuple[Callable[[Axes, Any], None], Any]], width: float = _COLUMN, height: float = _ROW
+) -> Callable[[Path], None]:
+    """Diagrams beside each other, each of a width and a height, written to a file."""
 
     def draw(path: Path) -> None:
         from matplotlib.figure import Figure
 
         columns = min(3, len(parts))
         rows = -(-len(parts) // columns)
-        figure = Figure(figsize=(_COLUMN * columns + 0.4, _ROW * rows + 0.4), layout="constrained")
+        figure = Figure(figsize=(width * columns + 0.4, height * rows + 0.4), layout="constrained")
         for place, (part, data) in enumerate(parts):
             axes = figure.add_subplot(rows, columns, place + 1)
             axes.tick_params(labelsize=7)
@@ -77,22 +85,25 @@ def _drawing(parts: Sequence[tuple[Callable[[Axes, Any], None], Any]]) -> Callab
 
 
 def _panel(axes: Axes, data: Panel) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     for curve in data.curves:
-        colour = f"C{curve.index % 10}"
-        style = "-" if curve.index < 10 else "--"
+        colour = _colour(curve.index)
+        style = ("-", "--", ":", "-.")[curve.index // 10 % 4]
         axes.plot(curve.x, curve.y, style, color=colour, linewidth=1.2, label=curve.name)
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.12, linewidth=0)
     if data.log_y:
         axes.set_yscale("log")
-    axes.set_title(_plain(data.title), fontsize=8)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+    axes.set_title(_plain(data.title, 3 * _LONGEST), fontsize=8, wrap=True)
     axes.set_xlabel(data.x_label, fontsize=7)
 
 
 def _spread(axes: Axes, data: Sequence[Spread]) -> None:
     values = [value for row in data for value in row.values.values()]
     for place, row in enumerate(data):
-        axes.scatter(list(row.values.values()), [place] * len(row.values), s=12, alpha=0.7, color=f"C{row.index % 10}")
+        axes.scatter(list(row.values.values()), [place] * len(row.values), s=12, alpha=0.7, color=_colour(row.index))
         axes.plot([row.statistics["mean"]], [place], "|k", markersize=10)
     axes.set_yticks(range(len(data)), [_plain(row.name) for row in data])
     axes.invert_yaxis()
@@ -103,29 +114,48 @@ def _spread(axes: Axes, data: Sequence[Spread]) -> None:
 
 def _heat(axes: Axes, data: Heat) -> None:
     axes.imshow(data.cosine, cmap="RdBu", vmin=-1, vmax=1)
-    names = [_plain(task) for task in data.tasks]
+    names = [_plain(task, _LONGEST // 2) for task in data.tasks]
     axes.set_xticks(range(len(names)), names, rotation=45, ha="right", fontsize=6)
     axes.set_yticks(range(len(names)), names, fontsize=6)
     axes.set_title(_plain(data.name), fontsize=8)
+    if len(names) > _NUMBERED:
+        return
+    for i, row in enumerate(data.cosine):
+        for j, value in enumerate(row):
+            ink = "white" if abs(value) > 0.6 else "black"
+            axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=5, color=ink)
 
 
-def _bars(axes: Axes, data: Sequence[Bar]) -> None:
-    axes.barh([_plain(bar.name) for bar in data], [bar.value for bar in data], color=[f"C{b.index % 10}" for b in data])
+def _bars(axes: Axes, data: Sequence[Bar], label: str) -> None:
+    places = range(len(data))
+    axes.barh(places, [bar.value for bar in data], color=[_colour(bar.index) for bar in data])
+    axes.set_yticks(places, [_plain(bar.name) for bar in data])
     for place, bar in enumerate(data):
         axes.text(bar.value, place, f" {bar.text}", va="center", fontsize=6)
+    axes.set_xlim(0, 1.5 * max(bar.value for bar in data))  # room for what is written beside
+    axes.set_xticks([])
     axes.invert_yaxis()
-    axes.set_xlabel("time per step", fontsize=7)
+    axes.set_title(label, fontsize=8)
 
 
 def _scatter(axes: Axes, data: Scatter) -> None:
-    for name in dict.fromkeys(dot.name for dot in data.dots):
-        mine = [dot for dot in data.dots if dot.name == name]
-        colour = f"C{mine[0].index % 10}"
-        axes.scatter([dot.x for dot in mine], [dot.y for dot in mine], s=14, color=colour, label=name)
+    axes.plot(*zip(*data.front, strict=True), "--", color="0.5", linewidth=0.8)
+    for sweep in data.sweeps:
+        axes.plot(*zip(*sweep, strict=True), "-", color="0.7", linewidth=0.6)
+    for dot in data.dots:
+        colour = _colour(dot.index)
+        for x, y in dot.runs:
+            axes.scatter([x], [y], s=4, color=colour, alpha=0.5, linewidths=0)
+        axes.scatter([dot.x], [dot.y], s=18, color=colour)
+        axes.annotate(_plain(dot.label), (dot.x, dot.y), (4, 3), textcoords="offset points", fontsize=5)
     axes.set_xlabel(_plain(data.x_label), fontsize=7)
     axes.set_ylabel(_plain(data.y_label), fontsize=7)
 
 
-def _plain(text: str) -> str:
-    """A name that matplotlib does not take for a formula."""
-    return text.replace("$", r"\$")
+def _colour(index: int) -> str:
+    return f"C{index % 10}"
+
+
+def _plain(text: str, most: int = _LONGEST) -> str:
+    """A name that matplotlib does not take for a formula, and that leaves room for the diagram."""
+    return svg.cut(text, most).replace("$", r"\$")

@@ -14,8 +14,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 import equipoise
 from equipoise.report import charts, svg
 from equipoise.report.collect import Comparison
+from equipoise.report.diagnoses import diagnoses
 from equipoise.report.render import cell_text, column_title, line_name, number, std_text
-from equipoise.report.tables import Table, make_table
+from equipoise.report.tables import Table, make_table, metrics_last
+from equipoise.report.tradeoff import trade_off
 from equipoise.runs import toml
 from equipoise.runs.checkpoint import write_whole
 
@@ -59,7 +61,7 @@ def _section(comparison: Comparison, published: bool) -> dict[str, Any]:
         "suite": comparison.suite.name,
         "summary": _summary(comparison),
         "headline": _headline(table),
-        "table": table,
+        "table": metrics_last(table),
         "names": charts.names(comparison),
         "tasks": list(dict.fromkeys(metric.task for metric in comparison.metrics)),
         "metrics": charts.metric_panels(comparison),
@@ -69,7 +71,8 @@ def _section(comparison: Comparison, published: bool) -> dict[str, Any]:
         "heats": charts.conflicts(comparison),
         "times": charts.time_bars(comparison),
         "memory": charts.memory_bars(comparison),
-        "scatter": charts.pareto(comparison),
+        "scatter": trade_off(comparison),
+        "diagnoses": diagnoses(comparison),
         "hypergradients": charts.hypergradients(comparison),
         "configurations": _configurations(comparison),
     }

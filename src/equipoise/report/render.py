@@ -15,6 +15,8 @@ from equipoise.report.tables import Cell, Column, Line, Mark, Table
 if TYPE_CHECKING:
     from rich.console import Group
 
+_PAGE, _ROWS = 66, 36  # letters across, and rows down, a page of LaTeX's article
+_LATIN = 0x17F  # pdflatex knows the letters up to here by itself
 _NAME, _WORD = 26, 9  # letters after which the terminal's table breaks a name, and a heading at the least
 _ARROWS = {"lower": "↓", "higher": "↑", None: ""}
 _LATEX = {
@@ -57,23 +59,49 @@ def to_csv(table: Table) -> str:
 
 
 def latex(table: Table) -> str:
-    """A table environment for the booktabs package, with its notes as caption."""
-    lines = [
-        r"% needs \usepackage{booktabs}",
-        r"\begin{table}",
-        r"\centering",
-        rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}",
-        rf"\begin{{tabular}}{{l{'r' * len(table.columns)}}}",
-        r"\toprule",
-        _tex_row(["method", *(column_title(column) for column in table.columns)]),
-        r"\midrule",
+    """A table environment for the booktabs package, with its notes as caption.
+
+    A table wider than long stands on its side, a metric a row, and one too wide for a page is made smaller.
+    """
+    head = ["method", *(column_title(column) for column in table.columns)]
+    names = [line_name(line) for line in table.lines]
+    rows = [
+        [_marked_up(line, c, r"\textbf{{{}}}", r"\underline{{{}}}", tex=True) for c in table.columns]
+        for line in table.lines
     ]
-    for before, line in zip([None, *table.lines], table.lines, strict=False):
-        if before is not None and before.kind != line.kind:
-            lines.append(r"\midrule")
-        cells = [_marked_up(line, c, r"\textbf{{{}}}", r"\underline{{{}}}", tex=True) for c in table.columns]
-        lines.append(" & ".join([_tex(line_name(line)), *cells]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}", r"\end{table}", ""])
+    wide = _page_letters(
+        head, names, [[cell_text(line.cells.get(c.key), c) for c in table.columns] for line in table.lines]
+    )
+    kinds = [line.kind for line in table.lines]
+    starts = {place for place in range(1, len(kinds)) if kinds[place] != kinds[place - 1]}
+    aligned = "l" + "r" * len(table.columns)
+    if wide > _PAGE and len(table.columns) > len(table.lines):
+        texts = [[cell_text(line.cells.get(c.key), c) for line in table.lines] for c in table.columns]
+        wide = _page_letters(["", *names], head[1:], texts)
+        aligned = "l" + "".join(("@{\\hskip 2em}r" if place in starts else "r") for place in range(len(kinds)))
+        head, names, rows, starts = ["", *names], head[1:], _turn(rows), set()
+    body = [_tex_row(head), r"\midrule"]
+    for place, (name, cells) in enumerate(zip(names, rows, strict=True)):
+        body += [r"\midrule"] if place in starts else []
+        body.append(" & ".join([_tex(name), *cells]) + r" \\")
+    tabular = [rf"\begin{{tabular}}{{{aligned}}}", r"\toprule", *body, r"\bottomrule", r"\end{tabular}"]
+    needs = [r"\usepackage{booktabs}"]
+    if wide > _PAGE:
+        tabular = [r"\resizebox{\textwidth}{!}{%", *tabular, "}"]
+        needs.append(r"\usepackage{graphicx}")
+    small = [r"\footnotesize"] if len(rows) > _ROWS else []
+    caption = rf"\caption{{{_tex(table.title)}. {_tex(' '.join(table.notes))}}}"
+    lines = [r"\begin{table}", r"\centering", caption, *small, *tabular, r"\end{table}"]
+    unknown = sorted({letter for line in lines for letter in line if ord(letter) > _LATIN})
+    if unknown:
+        needs.append(f"and lualatex with a font that has {' '.join(unknown)}")
+    return "\n".join([f"% needs {', '.join(needs)}", *lines, ""])
+
+
+def _page_letters(head: Sequence[str], names: Sequence[str], texts: Sequence[Sequence[str]]) -> int:
+    """About how many letters wide the table is."""
+    rows = [head, *([name, *row] for name, row in zip(names, texts, strict=True))]
+    return sum(max(map(len, column)) + 2 for column in zip(*rows, strict=True))
 
 
 def for_terminal(table: Table, width: int) -> Group:

@@ -94,6 +94,12 @@ def make_table(comparison: Comparison, *, published: bool = False) -> Table:
     return Table(comparison.suite.name, columns, marked, notes)
 
 
+def metrics_last(table: Table) -> Table:
+    """The same with what sums a row up in front: on a page, forty metrics would push it out of sight."""
+    ahead = [column for column in table.columns if column.key.startswith("delta_m") or column.key in ("rank", "time")]
+    return replace(table, columns=[*ahead, *(column for column in table.columns if column not in ahead)])
+
+
 _Score = tuple[str, Callable[[Mapping[str, float]], float]]
 
 

@@ -34,7 +34,8 @@ NEAR = 0.5  # how far from the balanced middle still counts as having reached it
 class Trajectories:
     """Where a method went from each start, and how fast.
 
-    points: [T, S, 2] along the way, losses: the same, the last entries the end; seconds: of all steps together.
+    points: [T, S, 2] along the way, losses: the same, the last entries the end.
+    seconds: of the processor, all steps together; other work on the machine changes them less than a clock's.
     """
 
     method: str
@@ -72,7 +73,7 @@ def run_starts(
     )
     stride = max(1, steps // TRACE_POINTS)
     trace = []
-    began = time.perf_counter()
+    began = time.process_time()
     for step in range(steps):
         if step % stride == 0:
             trace.append(x.detach().clone())
@@ -88,7 +89,7 @@ def run_starts(
                 again = toy_losses(x, sign).unbind()
             for balancer, losses in zip(balancers, again, strict=True):
                 balancer.after_step(losses)
-    seconds = time.perf_counter() - began
+    seconds = time.process_time() - began
     points = torch.stack([*trace, x.detach()])
     return Trajectories(method, points, toy_losses(points, sign), steps, seconds)
 
