@@ -10,7 +10,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 @pytest.fixture(autouse=True)
 def twin_suites(monkeypatch):
+    from twin import SUITES
+
     from equipoise import suites
 
-    monkeypatch.setitem(suites._SUITES, "twin", ("twin", "Twin"))
-    monkeypatch.setitem(suites._SUITES, "last-ten", ("twin", "LastTen"))
+    for name, where in SUITES.items():
+        monkeypatch.setitem(suites._SUITES, name, where)

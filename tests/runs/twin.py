@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -10,6 +11,13 @@ from torch import nn
 
 from equipoise.suites.suite import Metric, Protocol, Suite
 
+#: For `equipoise.suites._SUITES`, wherever this module can be imported.
+SUITES = {
+    "twin": ("twin", "Twin"),
+    "last-ten": ("twin", "LastTen"),
+    "plain": ("twin", "Plain"),
+    "slow": ("twin", "Slow"),
+}
 TASKS = ("near", "far", "odd")
 
 
@@ -85,3 +93,26 @@ class Pair(Twin):
     def evaluate(self, model, part):
         values = super().evaluate(model, part)
         return dict(zip([metric.name for metric in self.metrics], values.values(), strict=True))
+
+
+class Plain(Twin):
+    """Without dropout and BatchNorm, which depend on how a batch is shared: ranks must give one process's numbers."""
+
+    name = "plain"
+
+    def model(self):
+        net = super().model()
+        net.trunk = nn.Sequential(nn.Linear(4, 8), nn.Tanh(), nn.Linear(8, 8), nn.Tanh())
+        return net
+
+
+class Slow(Plain):
+    """Steps that take a while, so that there is time to kill somebody between two of them."""
+
+    name = "slow"
+    protocol = Protocol(epochs=4, batch_size=8, lr=1e-2)
+    stl: ClassVar[Mapping[str, float]] = {}
+
+    def losses(self, model, batch):
+        time.sleep(0.02)
+        return super().losses(model, batch)

@@ -66,6 +66,11 @@ class RunConfig:
         task = f"/task-{self.options['task']}" if self.method == "stl" else ""
         return f"{slug(self.suite)}/{slug(self.label)}{task}/seed-{self.seed}"
 
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The names of the tasks: some suites take a part of theirs."""
+        return tuple(self.suite_options.get("tasks", suite_class(self.suite).tasks))
+
     def to_table(self) -> dict[str, Any]:
         """The configuration as plain values for a TOML file."""
         table = asdict(self)
@@ -186,8 +191,7 @@ def expand(config: RunConfig) -> list[RunConfig]:
     """The runs behind one row and seed: K of them for single-task learning, else the run itself."""
     if config.method != "stl" or "task" in config.options:
         return [config]
-    tasks = config.suite_options.get("tasks", suite_class(config.suite).tasks)  # some suites take a part of theirs
-    return [replace(config, options={**config.options, "task": task}) for task in range(len(tasks))]
+    return [replace(config, options={**config.options, "task": task}) for task in range(len(config.tasks))]
 
 
 def slug(text: str) -> str:

@@ -43,7 +43,7 @@ def process_group(device: str) -> Iterator[Ranks]:
     """Join the ranks that torchrun started, unless that is done; a rank that vanishes meanwhile is `RankLost`."""
     if ":" in device:
         raise ValueError(
-            f"`device` must name no number on several ranks, each of which takes its own; found {device!r}."
+            f"`device` must be cpu or cuda on several ranks, each of which takes its own; found {device!r}."
         )
     if device == "cuda":
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))

@@ -51,9 +51,7 @@ class Training:
         self.balancer = make(config.method, tasks=self.suite.tasks, **config.options).to(self.suite.device)
         groups = [{"params": list(self.model.parameters())}, *self.balancer.param_groups(lr=config.balancer_lr)]
         if isinstance(self.balancer, DoubleLoopLDC) and ranks.size > 1:
-            raise ValueError(
-                "`ldc-double` trains in one process: it takes no shares of unequal size. Leave torchrun out."
-            )
+            raise ValueError("ldc-double takes no shares of unequal size: train it in one process, without torchrun.")
         self.optimizer = torch.optim.Adam(groups, lr=config.lr, fused=True)
         self.schedule = self._schedule()
         self.steps_per_epoch = len(self.suite.batches(0))
