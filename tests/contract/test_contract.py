@@ -288,6 +288,26 @@ def test_evaluation_changes_nothing(row: Row, where: str) -> None:
     same(balancer.state_dict(), before)
 
 
+@each
+def test_validation_without_gradients_needs_no_shared(row: Row, where: str) -> None:
+    """A trainer's validation step has no graph; the scalar has the value it would have with one."""
+    balancer, problem = warm(row, where)
+    balancer.eval()
+    before = copy.deepcopy(balancer.state_dict())
+    with torch.no_grad():
+        losses, _ = problem.losses()
+        scalar = balancer(losses)
+    same(balancer.state_dict(), before)
+    assert scalar.shape == () and torch.isfinite(scalar)
+    assert balancer.weights.abs().max() > 0
+    if not balancer.needs_shared:
+        close(scalar, problem.scalar(balancer, where).detach())
+    elif getattr(balancer, "heads", None) == "sum":
+        close(scalar, torch.stack(losses).sum())
+    elif getattr(balancer, "heads", None) == "weighted":
+        close(scalar, torch.dot(balancer.weights.double(), torch.stack(losses)))
+
+
 @pytest.mark.parametrize("row", LOSS_ONLY, ids=str)
 def test_compiles_whole_and_once(row: Row) -> None:
     """No graph break, no second compilation, the same numbers."""

@@ -11,6 +11,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
+from equipoise.balancer import Shared as Passed
 from equipoise.gradient.carrier import carry
 from equipoise.gradient.shared import Shared
 from equipoise.gradient.tasks import TaskGradients
@@ -73,6 +74,9 @@ class GradientOptions(CommonOptions, total=False):
 class GradientBalancer(Balancer):
     """A method that combines the tasks' gradients; a subclass fills in `combine`, or `update` if it needs the rows.
 
+    Without gradients (`torch.no_grad()`, in an evaluation) the scalar is the losses' sum by the weights last applied,
+    `shared` is not asked for, and nothing is kept.
+
     heads: what the heads get: "sum", each its own task's gradient, or "weighted", times the method's weight.
     low_memory: with parameters as `shared`, hold the gradients of a part of them at a time.
     """
@@ -122,11 +126,17 @@ class GradientBalancer(Balancer):
     # The machinery.
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:
+        if shared is None:  # evaluation: the scalar's value, by the weights last applied
+            heads = self.last_weights if self.heads == "weighted" else torch.ones_like(self.last_weights)
+            return torch.dot(batch.only(heads.to(batch.losses)), batch.losses), self.last_weights
         # Kept out of compiled graphs; wrapped at the first call, since torch's compiler takes a second to import.
         if GradientBalancer._uncompiled is None:
             outside = torch.compiler.disable(GradientBalancer._objective)  # type: ignore[no-untyped-call]
             GradientBalancer._uncompiled = staticmethod(outside)
-        return GradientBalancer._uncompiled(self, batch, Shared(shared or []))
+        return GradientBalancer._uncompiled(self, batch, Shared(shared))
+
+    def _shared_tensors(self, shared: Passed | None) -> list[Tensor] | None:
+        return super()._shared_tensors(shared) if torch.is_grad_enabled() else None
 
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
@@ -195,7 +205,8 @@ class GradientBalancer(Balancer):
 
     def _advance(self, batch: Batch, weights: Tensor) -> None:
         ok, self._ok = self._ok, None
-        super()._advance(batch if ok is None else batch._replace(ok=ok), weights)
+        if torch.is_grad_enabled():
+            super()._advance(batch if ok is None else batch._replace(ok=ok), weights)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_rows": None, "_gram": None, "_ok": None}

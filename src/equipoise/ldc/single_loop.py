@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
-from equipoise.balancer import NON_POSITIVE, Balancer, CommonOptions
+from equipoise.balancer import NON_POSITIVE, Balancer, CommonOptions, Shared
 from equipoise.distributed import join_losses, world_size
 from equipoise.ldc.objective import log_ratio, lower, ratio, rescale
 from equipoise.ldc.pairs import Pairs
@@ -195,8 +195,9 @@ class LDC(Balancer):
             sigma = torch.ones_like(n.detach()) / tasks
         elif not self.reads_features:
             sigma = self.router(present)
+        elif shared is None:  # an evaluation whose features were not passed: the weights last applied
+            sigma = self.last_weights
         else:
-            assert shared is not None  # `needs_shared`: the caller was told
             features = [tensor.detach() for tensor in shared] if self.detach_features else shared
             if isinstance(self.router, FeatureRouter):
                 sigma = self.router(*features, present=present, join=self._join)
@@ -208,6 +209,9 @@ class LDC(Balancer):
                 sigma = self._join(sigma, 1)
         sigma = sigma.to(n)
         return sigma if present is None else torch.where(present, sigma, 0.0)
+
+    def _shared_tensors(self, shared: Shared | None) -> list[Tensor] | None:
+        return None if shared is None and not torch.is_grad_enabled() else super()._shared_tensors(shared)
 
     def _join(self, means: Tensor, samples: int) -> Tensor:
         """Means over this rank's samples to means over those of all ranks; the gradient stays local."""
