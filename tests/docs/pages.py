@@ -16,7 +16,7 @@ FENCE = re.compile(
     r"^(?P<indent> *)```(?P<kind>[\w+-]*)(?P<rest>[^\n`]*)\n(?P<text>.*?)^(?P=indent)```[ ]*$", re.MULTILINE | re.DOTALL
 )
 NUMBER = re.compile(r"-?\d[\d,]*\.?\d*(?:e[+-]?\d+)?")
-CLOSE = 0.1  # what other machines' arithmetic may do to a printed number, relatively or (below 0.1) absolutely
+CLOSE = 0.1  # what other machines' arithmetic may do to a printed number, relatively; or 1.5 of its last digit
 
 
 @dataclass
@@ -85,9 +85,16 @@ def difference(shown, printed):
         return "the words differ"
     for one, other in zip(NUMBER.findall(shown), NUMBER.findall(printed), strict=True):
         a, b = float(one.replace(",", "")), float(other.replace(",", ""))
-        if abs(a - b) > CLOSE * max(abs(a), abs(b), 0.1):
+        if abs(a - b) > max(CLOSE * max(abs(a), abs(b)), 1.5 * _last_digit(one)):
             return f"{one} is {other}"
     return None
+
+
+def _last_digit(number):
+    """What one step of a number's last digit is worth; nothing where there are no decimals."""
+    mantissa, _, exponent = number.partition("e")
+    decimals = len(mantissa.partition(".")[2])
+    return 10.0 ** (int(exponent or 0) - decimals) if decimals else 0.0
 
 
 def commands(page):
