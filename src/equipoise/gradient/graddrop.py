@@ -9,6 +9,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.gradient.base import Game, GradientBalancer, GradientOptions, Update
+from equipoise.gradient.ranges import out_of_range
 from equipoise.gradient.shared import Shared
 from equipoise.random import make_seed, uniform
 
@@ -61,7 +62,9 @@ class GradDrop(GradientBalancer):
     def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:  # noqa: ARG002
         leak = self.leak.to(rows)
         ones = torch.ones_like(leak)
-        direction, squares = torch.empty_like(rows[0]), torch.zeros_like(leak)
+        direction, squares = torch.empty_like(rows[0]), torch.zeros_like(game.losses)
+        whole = game.gram.diagonal()
+        sums = torch.float64 if out_of_range(whole, rows) else rows.dtype
         columns = max(1, min(_COLUMNS, _ENTRIES // len(rows)))
         for start in range(0, rows.shape[1], columns):
             here = slice(start, start + columns)
@@ -72,9 +75,9 @@ class GradDrop(GradientBalancer):
             sign = torch.where(positive, 1.0, -1.0).to(rows.dtype)
             kept = (part * sign).clamp_(min=0.0)
             direction[here] = ((ones - leak) @ kept).mul_(sign)
-            squares += torch.linalg.vector_norm(kept, dim=1).square_()
+            squares += torch.linalg.vector_norm(kept, dim=1, dtype=sums).double().square_()
         if self._leaks:
             direction += leak @ rows
-        whole = torch.where(game.active, game.gram.diagonal(), 1.0).to(rows.dtype)
-        weights = torch.where(game.active, torch.lerp(squares / whole, ones, leak), 0.0)
+        part = squares / torch.where(game.active, whole, 1.0)
+        weights = torch.where(game.active, torch.lerp(part, torch.ones_like(part), leak.to(part)), 0.0)
         return Update(direction, weights, ones)

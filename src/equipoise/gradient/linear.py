@@ -13,6 +13,8 @@ import torch
 from torch import Tensor
 from torch.autograd.graph import GradientEdge
 
+from equipoise.gradient.ranges import out_of_range
+
 _Addmm = torch._C._functions.AddmmBackward0  # type: ignore[attr-defined]
 _Mm = torch._C._functions.MmBackward0  # type: ignore[attr-defined]
 _Transpose = torch._C._functions.TBackward0  # type: ignore[attr-defined]
@@ -51,8 +53,12 @@ class Linear(NamedTuple):
 
     def gram(self, rows: Tensor) -> Tensor:
         """Inner products of the tasks' weight gradients, in float64, from their output gradients."""
+        total = self._gram(rows, self.inputs)
+        return self._gram(rows.double(), self.inputs.double()) if out_of_range(total.diagonal(), rows) else total
+
+    def _gram(self, rows: Tensor, inputs: Tensor) -> Tensor:
         samples, columns = self._shape()
-        factor = torch.linalg.qr(self.inputs.T, mode="r").R
+        factor = torch.linalg.qr(inputs.T, mode="r").R
         outputs = rows.view(len(rows), samples, columns)
         total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
         height = max(1, _ENTRIES // (len(rows) * columns))

@@ -9,7 +9,9 @@ from torch import Tensor
 
 from equipoise.gradient.base import Game, GradientBalancer
 from equipoise.gradient.shared import Shared
+from equipoise.gradient.solvers.common import may_look
 from equipoise.gradient.tasks import gram
+from equipoise.losses import OutOfRange
 
 
 def decay(rate: float, power: float, step: Tensor) -> Tensor:
@@ -46,12 +48,23 @@ class RunningGradients(GradientBalancer):
                 batch.keep(self.gram_average, moved.to(self.gram_average))
             return None, moved
         average = self._room(rows)
+        self._check_range(game, factors, average)
         part = (rate * ones).to(average).unsqueeze(1)
         target = rows.to(average).mul_(factors.to(average).unsqueeze(1))
         if batch.ok is not None:
             part, target = torch.where(batch.ok, part, 0.0), torch.where(batch.ok, target, 0.0)
         average = average.lerp_(target, part) if self.training else torch.lerp(average, target, part)
         return average, gram(average)
+
+    def _check_range(self, game: Game, factors: Tensor, average: Tensor) -> None:
+        """Refuse, before anything is kept, what the average cannot hold; where it may be looked at."""
+        longest = (game.gram.diagonal().sqrt().clamp(min=1.0) * factors.abs()).amax()  # factors are cast as well
+        most = torch.finfo(average.dtype).max
+        if may_look(longest) and bool(longest > most):
+            raise OutOfRange(
+                f"the gradients that {type(self).__name__} averages must have norms of at most {most:g}; found "
+                f"{longest:g}. on_nonfinite='skip' drops such steps."
+            )
 
     def _room(self, rows: Tensor) -> Tensor:
         if self.average.numel() == 0:

@@ -12,6 +12,7 @@ from torch.autograd.graph import GradientEdge
 
 from equipoise.distributed import world_size
 from equipoise.gradient.linear import Linear, find_linear
+from equipoise.gradient.ranges import out_of_range
 from equipoise.gradient.shared import UNREACHED, Shared, find_roots, walk
 from equipoise.losses import Batch
 
@@ -131,6 +132,8 @@ class TaskGradients:
     def norms(self, rows: Tensor) -> Tensor:
         """The diagonal of J J^T, in float64, for methods that work on whole rows of parameters."""
         squares: Tensor = torch.linalg.vector_norm(rows, dim=1).double().square()
+        if out_of_range(squares, rows):
+            squares = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64).square()
         return squares.diag()
 
     def combined(self, weights: Tensor, rows: Tensor) -> list[Tensor]:
@@ -222,11 +225,16 @@ def gram(rows: Tensor) -> Tensor:
     """
     if rows.dtype == torch.float64:
         return rows @ rows.T
+    total = _products(rows, double=rows.is_cuda)
+    return _products(rows, double=True) if out_of_range(total.diagonal(), rows) else total
+
+
+def _products(rows: Tensor, double: bool) -> Tensor:
     total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     columns = max(_COLUMNS, (_GPU_ENTRIES if rows.is_cuda else _ENTRIES) // len(rows))
     for start in range(0, rows.shape[1], columns):
         part = rows[:, start : start + columns]
-        if part.is_cuda:
+        if double:
             part = part.double()
         total += part @ part.T
     return total

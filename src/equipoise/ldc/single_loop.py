@@ -11,13 +11,14 @@ import torch
 from torch import Tensor, nn
 from typing_extensions import Self, Unpack
 
-from equipoise.balancer import NON_POSITIVE, Balancer, CommonOptions, Shared
+from equipoise.balancer import Balancer, CommonOptions, Shared
+from equipoise.checks import NON_POSITIVE
 from equipoise.distributed import join_losses, world_size
 from equipoise.ldc.objective import log_ratio, lower, ratio, rescale
 from equipoise.ldc.pairs import Pairs
 from equipoise.ldc.presets import preset_options
 from equipoise.ldc.router import FeatureRouter, SigmoidRouter, SoftmaxRouter
-from equipoise.losses import Batch, nearest
+from equipoise.losses import SMALLEST, Batch, nearest
 
 ROUTERS = ("softmax", "sigmoid", "sigmoid-free", "softmax-clamped")
 NORMALIZATIONS = ("rescale", "log", "ratio")
@@ -223,7 +224,7 @@ class LDC(Balancer):
         if self.min_losses is not None:
             values = values - self.min_losses.to(values)
         if self.needs_positive:
-            return (values <= 0.0).to(torch.uint8) * NON_POSITIVE
+            return (values < SMALLEST).to(torch.uint8) * NON_POSITIVE
         if self.normalize == "rescale":
             eager = not (values.is_cuda or torch.compiler.is_compiling())
             if eager and values.abs().min().item() >= TINY:  # the usual case, in one cheap look
@@ -235,7 +236,7 @@ class LDC(Balancer):
         if reason == ZERO_FIRST:
             return f"must be at least {TINY:g} in size at first for normalize='rescale', which divides by it"
         if reason == NON_POSITIVE and self.min_losses is not None:
-            return f"must be above its `min_losses` for normalize={self.normalize!r}"
+            return f"must be above its `min_losses` for normalize={self.normalize!r} ({SMALLEST:g} or more)"
         return super()._rule(reason)
 
     def _constant(self, name: str, given: Any, option: str, lowest: float) -> None:

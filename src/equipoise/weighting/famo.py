@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
-from equipoise.balancer import NON_POSITIVE, Balancer, CommonOptions
+from equipoise.balancer import Balancer, CommonOptions
+from equipoise.checks import NON_POSITIVE
 from equipoise.distributed import join_losses, world_size
 from equipoise.losses import Batch, Losses, label_counts, read
 
