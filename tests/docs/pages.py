@@ -1,7 +1,6 @@
 """What is in a page of the documentation: its fenced blocks, and how each is carried out or checked."""
 
 import contextlib
-import importlib
 import io
 import re
 import shlex
@@ -132,9 +131,12 @@ def misuse(arguments):
     """What `equipoise` would say to its arguments, without doing anything; suites, methods and settings included."""
     from typer.main import get_command
 
-    from equipoise.cli import app as cli
+    from equipoise.cli.app import app
+    from equipoise.cli.common import all_settings, split
+    from equipoise.runs.compare import plan
+    from equipoise.suites import suite_class
 
-    group = get_command(cli.app)
+    group = get_command(app)
     if not arguments or arguments == ["--help"]:
         return None
     try:
@@ -143,11 +145,11 @@ def misuse(arguments):
         if "--help" in rest:
             return None
         given = command.make_context(name, rest, parent=context).params
-        if name in ("run", "compare") and not given["suite"].endswith(".toml"):
-            names = cli._split(given["methods"]) if name == "compare" else [given["method"]]
-            cli.plan(given["suite"], names, [0], cli._settings(given["settings"], "cpu", None))
-        elif name == "data":
-            importlib.import_module("equipoise.suites").suite_class(given["suite"])
+        suite = given.get("suite", "toy")
+        if not suite.endswith(".toml"):
+            methods = given.get("methods") or given.get("method") or "ldc"
+            suite_class(suite)
+            plan(suite, split(methods), [0], all_settings(given.get("settings"), given.get("device"), None))
     except SystemExit:
         return "it stops at once"
     except Exception as error:
