@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,15 +20,13 @@ from torch import Tensor
 from equipoise.balancer import Balancer
 from equipoise.registry import make
 from equipoise.runs.config import RunConfig
-from equipoise.suites import suite_class
 
-from .dense import Layout, Resident, by_size, plan_layout
+from .fleet_data import HELD_OUT, FleetData, HeldOut
 from .messages import make_tiles
 from .network import WIDTH, Weights, features, pack, shapes
 from .precision import Precision
 from .suite import QM9
 
-HELD_OUT: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 _STREAMS = 8
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _WARM_UP = 3
@@ -59,7 +57,7 @@ class Fleet:
     """The state of R runs, and one step of all of them.
 
     configs: the runs; suite, epochs and batch size must be the same for all.
-    data: where the suite reads, as its own `data`.
+    data: what they read, or where the suite reads it, as its own `data`.
     """
 
     def __init__(
@@ -67,26 +65,23 @@ class Fleet:
         configs: Sequence[RunConfig],
         device: torch.device | str,
         speed: Speed | None = None,
-        data: Path | None = None,
+        data: FleetData | Path | None = None,
     ) -> None:
         self.configs = tuple(configs)
         self.device = torch.device(device)
         self.speed = speed or Speed()
-        self.suites = _suites(self.configs, data)
-        first = next(iter(self.suites.values()))
-        self.tasks, self.batch_size = first.tasks, first.batch_size
-        seeds = list(self.suites)
-        self.which = torch.tensor([seeds.index(config.seed) for config in configs], device=device)
-        targets = np.stack([suite.standardised() for suite in self.suites.values()])
-        self.resident = Resident(first.molecules, targets, device)
-        self.error_scale = torch.stack([self.suites[config.seed].error_scale for config in configs]).to(device)
-        self.steps = len(self._order(configs[0].seed, 0))
-        self.layout = self._plan()
-        self.tiles = self._tiles() if self.speed.fused else None
-        self._make_state()
+        self.data = data if isinstance(data, FleetData) else FleetData(self.configs, device, data)
+        self.tasks, self.resident, self.layout = self.data.tasks, self.data.resident, self.data.layout
+        self.seeds = [config.seed for config in configs]
+        self.which = torch.tensor(self.data.which(self.seeds), device=device)
+        self.error_scale = torch.stack([self.suite(run).error_scale for run in range(len(configs))]).to(device)
+        self.steps = self.data.steps
+        tiles = make_tiles(self.layout.groups) if self.speed.fused else None
+        self.tiles = None if tiles is None else torch.from_numpy(tiles).to(device)
         self.position = torch.zeros(1, dtype=torch.int64, device=device)
-        self.order = torch.zeros(self.steps, len(configs), self.batch_size, dtype=torch.int64, device=device)
-        self.held_out = {part: self._to_device(self._held_out_rows(part)) for part in HELD_OUT}
+        self.order = torch.zeros(self.steps, len(configs), self.data.batch_size, dtype=torch.int64, device=device)
+        held_out = {part: self.data.held_out_rows(self.seeds, part) for part in HELD_OUT}
+        self.held_out = {part: torch.from_numpy(rows).to(device) for part, rows in held_out.items()}
         self.errors = torch.zeros(len(configs), len(self.tasks), device=device)
         self.losses_sum = torch.zeros(len(configs), len(self.tasks), device=device)
         self.weights_sum = torch.zeros_like(self.losses_sum)
@@ -96,46 +91,23 @@ class Fleet:
             self._trunk = torch.compile(self._trunk_of, dynamic=False, fullgraph=True)
             self._adam = torch.compile(adam, dynamic=False, fullgraph=True)
         self._streams = [_stream(device) for _ in range(_STREAMS)] if self.device.type == "cuda" else []
+        self.restart(configs)
+
+    def restart(self, configs: Sequence[RunConfig]) -> None:
+        """Other runs of the same seeds, from their beginning; what was compiled is kept."""
+        if [config.seed for config in configs] != self.seeds:
+            raise ValueError(f"`configs` must have the seeds {self.seeds}; found {[c.seed for c in configs]}.")
+        self.configs = tuple(configs)
+        self._make_state()
         self._replays: dict[str, Callable[[], None]] = {}
 
-    # The data.
+    def suite(self, run: int) -> QM9:
+        """The run's data on the CPU."""
+        return self.data.suites[self.configs[run].seed]
 
     def epoch_rows(self, epoch: int) -> npt.NDArray[np.int64]:
         """The molecules of every run's batches in an epoch, ``[steps, R, B]``."""
-        rows = {seed: self._order(seed, epoch) for seed in self.suites}
-        return np.stack([rows[config.seed] for config in self.configs], axis=1)
-
-    def _order(self, seed: int, epoch: int) -> npt.NDArray[np.int64]:
-        suite = self.suites[seed]
-        return by_size(suite.training_order(epoch), self.resident.sizes, self.batch_size, self.resident.empty)
-
-    def _held_out_rows(self, part: Literal["validation", "test"]) -> npt.NDArray[np.int64]:
-        """A part of the data in batches that mix sizes as the training batches do, so that their layout fits."""
-        rows = {}
-        for seed, suite in self.suites.items():
-            chosen = np.random.RandomState(seed).permutation(getattr(suite.parts, part))
-            rows[seed] = by_size(chosen, self.resident.sizes, self.batch_size, self.resident.empty)
-        return np.stack([rows[config.seed] for config in self.configs], axis=1)
-
-    def _plan(self) -> Layout:
-        """The cheapest layout that fits every batch of every epoch."""
-        widest = np.zeros(self.batch_size, dtype=np.int64)
-        sizes = self.resident.sizes.astype(np.uint8)
-        for suite in self.suites.values():
-            for epoch in range(self.configs[0].epochs):
-                order = suite.training_order(epoch)
-                filled = np.zeros(self.steps * self.batch_size, dtype=np.uint8)
-                filled[: len(order)] = sizes[order]
-                widest = np.maximum(widest, np.sort(filled.reshape(-1, self.batch_size), axis=1).max(0))
-        for part in HELD_OUT:
-            widest = np.maximum(widest, self.resident.sizes[self._held_out_rows(part)].max((0, 1)))
-        return plan_layout(widest[None], most=6 if self.speed.fused else 4)
-
-    def _tiles(self) -> Tensor:
-        return torch.tensor(make_tiles(self.layout.groups), dtype=torch.int32, device=self.device)
-
-    def _to_device(self, rows: npt.NDArray[np.int64]) -> Tensor:
-        return torch.from_numpy(np.ascontiguousarray(rows)).to(self.device)
+        return self.data.epoch_rows(self.seeds, epoch)
 
     # The state.
 
@@ -143,7 +115,7 @@ class Fleet:
         """Weights as one row of numbers a run (the heads' apart), balancers, and Adam's moments."""
         self.trunk, self.heads = (
             torch.stack(part).to(self.device).requires_grad_()
-            for part in zip(*(_flat_weights(self.suites[config.seed]) for config in self.configs), strict=True)
+            for part in zip(*(_flat_weights(self.suite(run)) for run in range(len(self.configs))), strict=True)
         )
         self.balancers: list[Balancer] = []
         for config in self.configs:
@@ -287,7 +259,7 @@ class Fleet:
             balancer.after_step(losses[run])
 
     @torch.no_grad()
-    def _test_step(self, part: Literal["validation", "test"]) -> None:
+    def _test_step(self, part: HeldOut) -> None:
         index = self.held_out[part].index_select(0, self.position)[0]
         shared, targets, share = self._trunk(self.trunk, index)
         errors = (self._predictions(self.heads, shared) - targets).abs()
@@ -303,14 +275,14 @@ class Fleet:
         for _ in range(self.steps):
             step()
 
-    def evaluate(self, part: Literal["validation", "test"]) -> list[dict[str, float]]:
+    def evaluate(self, part: HeldOut) -> list[dict[str, float]]:
         """Every run's metrics over a part of the data."""
         self.position.zero_()
         step = self._replay(part, lambda: self._test_step(part))
         self.errors.zero_()
         for _ in range(len(self.held_out[part])):
             step()
-        counts = [len(getattr(self.suites[config.seed].parts, part)) for config in self.configs]
+        counts = [len(getattr(self.suite(run).parts, part)) for run in range(len(self.configs))]
         mean = (self.errors * self.error_scale).double().cpu() / torch.tensor(counts)[:, None]
         return [dict(zip(self.tasks, row, strict=True)) for row in mean.tolist()]
 
@@ -354,26 +326,6 @@ def _gradients(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
 
 def _stream(device: torch.device | str) -> torch.cuda.Stream:
     return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-
-
-def _suites(configs: Sequence[RunConfig], data: Path | None) -> dict[int, QM9]:
-    """The data of every seed, on the CPU; molecules read once."""
-    for name in ("suite", "epochs", "batch_size", "suite_options"):
-        values = [getattr(config, name) for config in configs]
-        if any(value != values[0] for value in values):
-            raise ValueError(f"`configs` must agree on `{name}`; found {values}.")
-    suites: dict[int, QM9] = {}
-    for config in configs:
-        if config.method == "ldc-double" or config.shared != "features":
-            raise ValueError(f"`configs` must work at the features in a single loop; found {config.label!r}.")
-        if config.seed not in suites:
-            found = suite_class(config.suite)
-            assert issubclass(found, QM9)
-            suite = found(seed=config.seed, data=data, batch_size=config.batch_size, **config.suite_options)
-            if suites:
-                suite.molecules = next(iter(suites.values())).molecules
-            suites[config.seed] = suite
-    return suites
 
 
 def _flat_weights(suite: QM9) -> tuple[Tensor, Tensor]:

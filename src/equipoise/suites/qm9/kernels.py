@@ -2,9 +2,9 @@
 # mypy: disable-error-code="no-untyped-def, untyped-decorator, import-not-found, import-untyped"
 """The messages of a round as Triton kernels, which keep everything between state and message on the chip.
 
-A tile holds the molecules of one group that fit into 64 rows of atoms. With A_k the matrix of r_ijk over a tile
-(symmetric, 0 between molecules), V_k the kernel's matrices, h the state and dm the message's gradient, both as the
-mean's factor 1 / neighbours makes them:
+A tile has 64 places for atoms, taken by whole molecules; its table says which row of the batch is at each place. With
+A_k the matrix of r_ijk over a tile (symmetric, 0 between molecules), V_k the kernel's matrices, h the state and dm the
+message's gradient, both as the mean's factor 1 / neighbours makes them:
 
     forward          m = sum_k A_k (h V_k)
     backward         dh = sum_k A_k Q_k with Q_k = dm V_k^T,   dA_k = Q_k h^T, summed at once to the edge weights
@@ -53,17 +53,22 @@ tuning = Tuning()  # in force; the benchmarks try others
 
 
 @triton.jit
+def _rows(tiles, tile, run, num_rows, TILE: tl.constexpr):
+    """The rows at a tile's places, over all runs, and whether there is one."""
+    row = tl.load(tiles + tile * 3 * TILE + tl.arange(0, TILE))
+    return run.to(tl.int64) * num_rows + row, row >= 0
+
+
+@triton.jit
 def _spread(pairs, tiles, maps, num_pairs, num_tiles, TILE: tl.constexpr):
     """A tile's distances with the bonds in their last two bits, ``[64, 64]``; NaN where there is no edge."""
     tile, run = tl.program_id(0), tl.program_id(1)
-    rows = tl.load(tiles + tile * 4 + 1)
-    capacity = tl.load(tiles + tile * 4 + 2)
-    first_pair = tl.load(tiles + tile * 4 + 3)
     i = tl.arange(0, TILE)[:, None]
     j = tl.arange(0, TILE)[None, :]
-    owner = i // capacity
-    same = (owner == j // capacity) & (i < rows) & (j < rows)
-    place = first_pair + owner * capacity * capacity + (i - owner * capacity) * capacity + j % capacity
+    molecule = tiles + tile * 3 * TILE + TILE
+    begins = tl.load(molecule + i)
+    same = (begins == tl.load(molecule + j)) & (begins >= 0)
+    place = tl.load(molecule + TILE + i) + j - begins
     packed = tl.load(pairs + run.to(tl.int64) * num_pairs + place, mask=same, other=0.0)
     packed = tl.where(packed > 0, packed, float("nan"))
     tl.store(maps + (run * num_tiles + tile).to(tl.int64) * TILE * TILE + i * TILE + j, packed)
@@ -73,12 +78,10 @@ def _spread(pairs, tiles, maps, num_pairs, num_tiles, TILE: tl.constexpr):
 def _prepare(grad, inverse, tiles, out, units, num_rows, num_tiles, TYPE: tl.constexpr, TILE: tl.constexpr):
     """A tile's message gradients with the factor of the mean, in units of their largest, and that unit."""
     tile, run = tl.program_id(0), tl.program_id(1)
-    i = tl.arange(0, TILE)
-    rows = tl.load(tiles + tile * 4 + 1)
-    row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+    row, taken = _rows(tiles, tile, run, num_rows, TILE)
     at = row[:, None] * TILE + tl.arange(0, TILE)[None, :]
-    there = (i < rows)[:, None]
-    dm = tl.load(grad + at, mask=there, other=0.0) * tl.load(inverse + row, mask=i < rows, other=0.0)[:, None]
+    there = taken[:, None]
+    dm = tl.load(grad + at, mask=there, other=0.0) * tl.load(inverse + row, mask=taken, other=0.0)[:, None]
     unit = tl.max(tl.max(tl.abs(dm), 1), 0)
     unit = tl.where(unit > 0, unit, 1.0)
     tl.store(out + at, (dm / unit).to(TYPE), mask=there)
@@ -114,10 +117,9 @@ def _forward(
     tile, split, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i = tl.arange(0, TILE)
     c = tl.arange(0, TILE)
-    rows = tl.load(tiles + tile * 4 + 1)
-    row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+    row, taken = _rows(tiles, tile, run, num_rows, TILE)
     at = row[:, None] * TILE + c[None, :]
-    there = (i < rows)[:, None]
+    there = taken[:, None]
     distance, order = _edges(maps, tile, run, num_tiles, TILE)
     h = tl.load(state + at, mask=there, other=0.0)
     edge += run * 5 * KINDS
@@ -128,7 +130,7 @@ def _forward(
         projected = tl.dot(tl.trans(v), tl.trans(h), input_precision=INPUT).to(TYPE)
         a = _coefficients(edge, k, distance, order, KINDS).to(TYPE)
         message = tl.dot(projected, a, message, input_precision=INPUT)
-    share = tl.load(inverse + row, mask=i < rows, other=0.0)
+    share = tl.load(inverse + row, mask=taken, other=0.0)
     out += split.to(tl.int64) * runs * num_rows * TILE
     tl.store(out + at, tl.trans(message) * share[:, None], mask=there)
 
@@ -146,10 +148,9 @@ def _backward(
     tile, split, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     i = tl.arange(0, TILE)
     c = tl.arange(0, TILE)
-    rows = tl.load(tiles + tile * 4 + 1)
-    row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+    row, taken = _rows(tiles, tile, run, num_rows, TILE)
     at = row[:, None] * TILE + c[None, :]
-    there = (i < rows)[:, None]
+    there = taken[:, None]
     distance, order = _edges(maps, tile, run, num_tiles, TILE)
     h = tl.load(state + at, mask=there, other=0.0)
     g = tl.load(dm + at, mask=there, other=0.0)
@@ -200,10 +201,9 @@ def _kernel_gradient(
     dv2 = tl.zeros((TILE, TILE), tl.float32)
     dv3 = tl.zeros((TILE, TILE), tl.float32)
     for tile in range(split * per_split, tl.minimum((split + 1) * per_split, num_tiles)):
-        rows = tl.load(tiles + tile * 4 + 1)
-        row = run.to(tl.int64) * num_rows + tl.load(tiles + tile * 4) + i
+        row, taken = _rows(tiles, tile, run, num_rows, TILE)
         at = row[:, None] * TILE + c[None, :]
-        there = (i < rows)[:, None]
+        there = taken[:, None]
         distance, order = _edges(maps, tile, run, num_tiles, TILE)
         h = tl.load(state + at, mask=there, other=0.0)
         g = tl.load(dm + at, mask=there, other=0.0)
@@ -234,7 +234,7 @@ def forward(
     """The mean of the neighbours' messages, ``[R, rows, 64]``.
 
     state ``[R, rows, 64]``; kernel ``[R, 64, 132 * 64]``, of two bytes an entry if the precision is; edge
-    ``[R, 5, 132]``, the weights of each of the features; inverse ``[R, rows]``: 1 / neighbours; tiles ``[T, 4]``.
+    ``[R, 5, 132]``, the weights of each of the features; inverse ``[R, rows]``: 1 / neighbours; tiles ``[T, 3, 64]``.
     """
     type_, input_, dtype = _TYPES[precision]
     edge, inverse = edge.contiguous(), inverse.contiguous()

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -12,21 +14,51 @@ TILE_ROWS = 64
 _TWO_BYTE = {"half": torch.float16, "bf16": torch.bfloat16}
 
 
-def make_tiles(groups: Sequence[tuple[int, int]]) -> list[tuple[int, int, int, int]]:
-    """Molecules of a group, as many as fit into 64 rows: first row, rows, the capacity of each, and first pair.
+def make_tiles(groups: Sequence[tuple[int, int]]) -> npt.NDArray[np.int32]:
+    """The molecules of a layout's groups, as many in a tile of 64 places as fit, ``[T, 3, 64]``.
 
-    >>> make_tiles([(5, 20)])
-    [(0, 60, 20, 0), (60, 40, 20, 1200)]
+    For each place its row of the batch (-1 if the place is empty), the place where its molecule begins, and where the
+    row's pairs begin.
+
+    >>> tiles = make_tiles([(2, 20), (1, 24)])
+    >>> tiles.shape, tiles[0, 0, [0, 23, 24, 44, 63]].tolist(), tiles[0, 1, [0, 23, 24, 44, 63]].tolist()
+    ((1, 3, 64), [40, 63, 0, 20, 39], [0, 0, 24, 44, 44])
     """
-    tiles = []
+    left: dict[int, list[tuple[int, int]]] = {}  # by capacity, where the rows and the pairs of molecules begin
     row = pair = 0
     for count, capacity in groups:
-        for start in range(0, count, TILE_ROWS // capacity):
-            here = min(TILE_ROWS // capacity, count - start)
-            tiles.append((row, here * capacity, capacity, pair))
-            row += here * capacity
-            pair += here * capacity * capacity
-    return tiles
+        for _ in range(count):
+            left.setdefault(capacity, []).append((row, pair))
+            row, pair = row + capacity, pair + capacity**2
+    tiles = []
+    while any(left.values()):
+        tile = np.full((3, TILE_ROWS), -1, dtype=np.int32)
+        place = 0
+        for capacity in _fullest({capacity: len(waiting) for capacity, waiting in left.items()}):
+            row, pair = left[capacity].pop(0)
+            atoms = np.arange(capacity)
+            tile[:, place : place + capacity] = row + atoms, np.full(capacity, place), pair + atoms * capacity
+            place += capacity
+        tiles.append(tile)
+    return np.stack(tiles)
+
+
+def _fullest(waiting: dict[int, int]) -> list[int]:
+    """The largest capacity that waits and those that leave the fewest of 64 places empty beside it."""
+    largest = max(capacity for capacity, count in waiting.items() if count)
+    rest = {**waiting, largest: waiting[largest] - 1}
+    best: tuple[int, list[int]] = (TILE_ROWS + 1, [])
+
+    def fill(room: int, chosen: list[int]) -> None:
+        nonlocal best
+        if room < best[0]:
+            best = (room, chosen)
+        for capacity, count in rest.items():
+            if capacity <= min(room, chosen[-1]) and chosen[1:].count(capacity) < count:
+                fill(room - capacity, [*chosen, capacity])
+
+    fill(TILE_ROWS - largest, [largest])
+    return best[1]
 
 
 def spread(pairs: Tensor, tiles: Tensor) -> Tensor:
@@ -41,7 +73,7 @@ def fused_messages(
     """The mean of the neighbours' messages, ``[R, rows, 64]``.
 
     state ``[R, rows, 64]``; kernel ``[R, 64, 132 * 64]``; edge ``[R, 6, 132]``; maps from `spread`; inverse
-    ``[R, rows]``: 1 / neighbours; tiles ``[T, 4]`` from `make_tiles`.
+    ``[R, rows]``: 1 / neighbours; tiles ``[T, 3, 64]`` from `make_tiles`.
     """
     factors = kernel.detach().to(_TWO_BYTE.get(precision, torch.float32)).contiguous()
     out: Tensor = _messages(state, kernel, factors, _by_feature(edge), maps, inverse, tiles, precision)

@@ -18,6 +18,7 @@ from equipoise.runs.measure import selection_score
 from equipoise.runs.store import open_run
 
 from .fleet import Fleet, Speed
+from .fleet_data import FleetData
 
 
 class _Run:
@@ -79,7 +80,7 @@ class FleetTraining:
         *,
         device: torch.device | str = "cpu",
         speed: Speed | None = None,
-        data: Path | None = None,
+        data: FleetData | Path | None = None,
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.fleet = Fleet(configs, device, speed, data)
@@ -140,7 +141,7 @@ class FleetTraining:
         weights = (fleet.weights_sum / fleet.steps).tolist()
         scores = []
         for r, run in enumerate(self.runs):
-            score = selection_score(self._suite(run), validation[r], run.task)
+            score = selection_score(fleet.suite(r), validation[r], run.task)
             assert score is not None  # QM9 has published single-task numbers
             scores.append(score)
             row = {"epoch": self.epoch, "seconds": self.seconds, "lr": rates[r][0]}
@@ -153,9 +154,6 @@ class FleetTraining:
         self.epoch += 1
         per_step = (time.monotonic() - began) / fleet.steps
         self.say(f"epoch {self.epoch} {1e3 * per_step:.2f} ms {' '.join(f'{score:.1f}' for score in scores)}")
-
-    def _suite(self, run: _Run) -> Any:
-        return self.fleet.suites[run.config.seed]
 
     def _result(self, run: _Run) -> dict[str, Any]:
         assert run.best is not None
@@ -170,7 +168,7 @@ class FleetTraining:
             "runs_in_step": len(self.runs),
             "precision": self.fleet.speed.precision,
             "peak_memory": peak_memory(self.fleet.device),
-            "parameters": sum(p.numel() for p in self._suite(run).model().parameters()),
+            "parameters": sum(p.numel() for p in self.fleet.suite(0).model().parameters()),
             "conflict": None,
         }
 
