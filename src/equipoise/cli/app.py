@@ -30,6 +30,7 @@ from equipoise.cli.common import (
     whole_numbers,
 )
 from equipoise.cli.look import data, list_everything, report
+from equipoise.cli.sweep import sweep
 from equipoise.runs import toml
 from equipoise.runs.compare import plan
 from equipoise.runs.config import configure, expand, from_file
@@ -135,6 +136,7 @@ def toy(
     show_toy(split(methods), steps=steps, lr=lr, sign=sign, jobs=jobs, out=out, console=console)
 
 
+app.command()(sweep)
 app.command()(report)
 app.command("list")(list_everything)
 app.command()(data)

@@ -9,7 +9,7 @@ from equipoise.registry import methods
 from equipoise.runs.config import RunConfig, configure, expand
 
 #: Not part of "all": it needs an inner learning rate of its own, and fifty inner steps a step.
-_NOT_IN_ALL = ("ldc-double",)
+NOT_IN_ALL = ("ldc-double",)
 
 
 def plan(
@@ -23,7 +23,7 @@ def plan(
     ['toy/ls/seed-0', 'toy/stl/task-0/seed-0', 'toy/stl/task-1/seed-0']
     """
     if list(names) == ["all"]:
-        names = [name for name in methods() if name not in _NOT_IN_ALL]
+        names = [name for name in methods() if name not in NOT_IN_ALL]
     for what, values in (("methods", names), ("seeds", seeds)):
         if not values:
             raise ValueError(f"`{what}` must name at least one; found none.")
