@@ -123,6 +123,25 @@ def test_captured_module_is_not_copied_along() -> None:
     assert balancer._capture.take() == []
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_a_model_copied_with_its_balancer_goes_on(copied: Any) -> None:
+    """As a trainer does that starts its processes by pickling the model."""
+    trunk = nn.Linear(2, 2)
+    model = copied(copied(nn.ModuleDict({"trunk": trunk, "balancer": eq.MGDA(num_tasks=2, shared=trunk)})))
+    features = model["trunk"](torch.ones(1, 2))
+    model["balancer"]([features[0, 0] + 1.0, features[0, 1]]).backward()
+    assert model["trunk"].weight.grad is not None and trunk.weight.grad is None
+
+
+def test_a_module_copied_without_its_balancer_keeps_no_outputs() -> None:
+    trunk = nn.Linear(2, 2)
+    balancer = eq.LS(num_tasks=2, shared=trunk)
+    alone = copy.deepcopy(trunk)
+    alone(torch.ones(1, 2))
+    hook = next(iter(alone._forward_hooks.values()))
+    assert balancer._capture.take() == [] and hook.take() == []
+
+
 def test_nested_outputs_are_found() -> None:
     class Trunk(nn.Module):
         def forward(self, x: torch.Tensor) -> dict[str, Any]:

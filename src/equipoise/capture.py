@@ -12,12 +12,14 @@ from torch import Tensor, nn
 class Capture:
     """A forward hook that remembers the tensors a module returned since they were last taken.
 
-    Copies and pickles are empty and attached to nothing: they belong to another model.
+    Copies and pickles are empty, and catch nothing until `resume`: a module that was copied alone (an average of the
+    weights) has nobody who takes what it returns; one that was copied with its balancer goes on as before.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, was_attached: bool = False) -> None:
         self.outputs: list[Tensor] = []
         self.attached = False
+        self._was_attached = was_attached
 
     def attach(self, module: nn.Module) -> None:
         module.register_forward_hook(self)
@@ -32,11 +34,15 @@ class Capture:
         outputs, self.outputs = self.outputs, []
         return outputs
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Capture:
-        return Capture()
+    def resume(self) -> None:
+        """Catch as the original did: whom it works for was copied too."""
+        self.attached = self._was_attached
 
-    def __reduce__(self) -> tuple[type[Capture], tuple[()]]:
-        return Capture, ()
+    def __deepcopy__(self, memo: dict[int, Any]) -> Capture:
+        return Capture(self.attached or self._was_attached)
+
+    def __reduce__(self) -> tuple[type[Capture], tuple[bool]]:
+        return Capture, (self.attached or self._was_attached,)
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
