@@ -11,12 +11,11 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from equipoise.capture import Capture, tensors_in
+from equipoise.checks import Checked
 from equipoise.distributed import broadcast_from_first, join_losses, world_size
-from equipoise.losses import Batch, Losses, all_finite, label_counts, read, task_names
+from equipoise.losses import Batch, Losses, OutOfRange, label_counts, read, task_names
 
 Shared: TypeAlias = "Tensor | Sequence[Tensor] | Iterator[Tensor]"
-
-NON_FINITE, NON_POSITIVE = 1, 2  # what `failed` latches for a task
 
 
 class CommonOptions(TypedDict, total=False):
@@ -29,7 +28,7 @@ class CommonOptions(TypedDict, total=False):
     process_group: dist.ProcessGroup | None
 
 
-class Balancer(nn.Module):
+class Balancer(Checked):
     """Turns K losses into ONE scalar; `.backward()` on it leaves the method's gradient on every parameter.
 
     A method is a subclass with `objective`. Whatever a trainer does to a scalar loss (scaling, accumulating,
@@ -135,10 +134,19 @@ class Balancer(nn.Module):
             return self._dropped(values)
         if ok is not None:
             values = torch.where(ok, values, 1.0)
-        batch = Batch(values, mask, ok, given, factor)
-        scalar, weights = self.objective(batch, self._shared_tensors(shared))
-        if self.training:
-            self._advance(batch, weights)
+        batch = Batch(values, mask, ok, given, factor, [] if ok is None else None)
+        try:
+            scalar, weights = self.objective(batch, self._shared_tensors(shared))
+            if ok is None:
+                self._check_result(scalar, weights, values)
+            if self.training:
+                self._advance(batch._replace(journal=None), weights)
+        except BaseException as error:
+            batch.take_back()
+            if isinstance(error, OutOfRange) and self.on_nonfinite == "skip":
+                self.skipped = True
+                return self._dropped(values)
+            raise
         return scalar if ok is None else torch.where(ok, scalar, 0.0)
 
     @property
@@ -151,14 +159,6 @@ class Balancer(nn.Module):
         self.check()
         self.new_epoch.fill_(True)
         self._calls = 0
-
-    def check(self) -> None:
-        """Raise if a bad loss was latched since the last look (one host sync on a GPU)."""
-        failed = self.failed.to("cpu", copy=True)
-        if not failed.any():
-            return
-        self.failed.zero_()
-        self._complain(failed)
 
     def after_step(
         self,
@@ -191,52 +191,6 @@ class Balancer(nn.Module):
         if world_size(self.process_group) > 1:
             broadcast_from_first([*self.parameters(), *self.buffers()], self.process_group)
             self._agreed = True
-
-    def _check_losses(self, values: Tensor, mask: Tensor | None) -> Tensor | None:
-        """Raise or mark a skip where the values can be looked at; else latch, and return whether all is well."""
-        detached = values.detach()
-        if values.is_cuda or torch.compiler.is_compiling():
-            bad = (~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE
-            refused = self._refused(detached)
-            if refused is not None:
-                bad = torch.where(refused > 0, refused, bad)
-            if mask is not None:
-                bad = torch.where(mask, bad, 0)
-            self.failed.copy_(torch.maximum(self.failed, bad.to(torch.uint8)))
-            return ~(bad > 0).any()
-        self.skipped = False
-        if not all_finite(detached):
-            if self.on_nonfinite == "raise":
-                self._complain((~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE, detached)
-            self.skipped = True
-            return None
-        refused = self._refused(detached)
-        if refused is not None:
-            if mask is not None:
-                refused = torch.where(mask, refused, 0)
-            if refused.any():
-                self._complain(refused, detached)
-        return None
-
-    def _refused(self, values: Tensor) -> Tensor | None:
-        """Why the method cannot take a finite loss, as what `failed` latches, 0 where it can; None: it takes any."""
-        return (values <= 0).to(torch.uint8) * NON_POSITIVE if self.needs_positive else None
-
-    def _rule(self, reason: int) -> str:  # noqa: ARG002 (a method may refuse losses for more than one reason)
-        """What a refused loss had to be."""
-        return f"must be above 0 for {type(self).__name__}, which takes its logarithm or divides by it"
-
-    def _complain(self, failed: Tensor, values: Tensor | None = None) -> None:
-        task = int(failed.nonzero()[0])
-        found = "" if values is None else f"; found {values[task].item():g}"
-        if failed[task] != NON_FINITE:
-            raise ValueError(f"the loss of task {self.tasks[task]!r} {self._rule(int(failed[task]))}{found}.")
-        if values is None and self.on_nonfinite == "skip":
-            return
-        raise ValueError(
-            f"the loss of task {self.tasks[task]!r} must be finite{found}. "
-            "on_nonfinite='skip' drops such steps instead."
-        )
 
     def _dropped(self, values: Tensor) -> Tensor:
         """A zero that reaches nothing; under DDP, whose reducer waits for every gradient, one that reaches zeros."""
