@@ -1,103 +1,20 @@
-"""Timing that survives a busy machine: contenders take turns with the base in one run, and only ratios are kept."""
+"""What the benchmarks share beside the timing of `equipoise speed`: CUDA graphs, operator counts, tables."""
 
 from __future__ import annotations
 
-import gc
 import importlib.metadata
 import platform
-import random
-import statistics
-import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from equipoise.runs.timing import Timing, compare, seconds_of, synchronise
 
-@dataclass
-class Timing:
-    """One contender: its time over the base's in each round, and what a call took."""
-
-    name: str
-    ratios: list[float]
-    seconds: list[float]
-
-    @property
-    def ratio(self) -> float:
-        return statistics.median(self.ratios)
-
-    @property
-    def spread(self) -> tuple[float, float]:
-        """The quartiles of the ratio."""
-        first, _, third = statistics.quantiles(self.ratios, n=4)
-        return first, third
-
-    @property
-    def milliseconds(self) -> float:
-        return statistics.median(self.seconds) * 1e3
-
-    def __str__(self) -> str:
-        low, high = self.spread
-        return f"{self.ratio:.3f} ({low:.3f} to {high:.3f})"
-
-
-def compare(
-    base: Callable[[], object],
-    contenders: Mapping[str, Callable[[], object]],
-    rounds: int,
-    *,
-    warmup: int = 3,
-    repeat: int = 1,
-    seed: int = 0,
-    on_round: Callable[[int], object] | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-) -> list[Timing]:
-    """Time each contender between two runs of the base (base, ours, ours, base), in a new order each round.
-
-    The ratio of a round is ours + ours over base + base, so a machine that drifts slower or faster drifts out.
-    `repeat` calls are timed together. `time.process_time` as `clock` counts this process alone, which helps where
-    others share the cores and is wrong where a device computes.
-    """
-    timings = {name: Timing(name, [], []) for name in contenders}
-    order = list(contenders)
-    shuffle = random.Random(seed).shuffle
-    for call in (base, *contenders.values()):
-        for _ in range(warmup):
-            call()
-    gc.collect()
-    gc.disable()
-    try:
-        for round_number in range(rounds):
-            shuffle(order)
-            for name in order:
-                ours = contenders[name]
-                times = [_seconds(call, repeat, clock) for call in (base, ours, ours, base)]
-                timings[name].ratios.append((times[1] + times[2]) / (times[0] + times[3]))
-                timings[name].seconds.append((times[1] + times[2]) / 2 / repeat)
-            gc.collect()
-            if on_round is not None:
-                on_round(round_number + 1)
-    finally:
-        gc.enable()
-    return list(timings.values())
-
-
-def _seconds(call: Callable[[], object], repeat: int, clock: Callable[[], float] = time.perf_counter) -> float:
-    synchronise()
-    start = clock()
-    for _ in range(repeat):
-        call()
-    synchronise()
-    return clock() - start
-
-
-def synchronise() -> None:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+__all__ = ["Timing", "captured", "compare", "environment", "microseconds", "operators", "synchronise", "table", "write"]
 
 
 WARM_CAPTURE = 3  # calls of `captured` before the one that is recorded
@@ -120,7 +37,7 @@ def captured(call: Callable[[], object]) -> torch.cuda.CUDAGraph:
 def microseconds(call: Callable[[], object], repeat: int = 50, rounds: int = 9) -> float:
     """The time of one call in the round that was disturbed least."""
     call()
-    return min(_seconds(call, repeat) / repeat for _ in range(rounds)) * 1e6
+    return min(seconds_of(call, repeat) / repeat for _ in range(rounds)) * 1e6
 
 
 class _Operators(TorchDispatchMode):

@@ -30,6 +30,7 @@ from equipoise.cli.common import (
     whole_numbers,
 )
 from equipoise.cli.look import data, list_everything, report
+from equipoise.cli.speed import speed
 from equipoise.cli.sweep import sweep
 from equipoise.runs import toml
 from equipoise.runs.compare import plan
@@ -137,6 +138,7 @@ def toy(
 
 
 app.command()(sweep)
+app.command()(speed)
 app.command()(report)
 app.command("list")(list_everything)
 app.command()(data)

@@ -88,7 +88,7 @@ class Training:
             self.balancer.start_epoch()
         began = saved = time.monotonic()
         for batch in islice(self.suite.batches(self.epoch), self.batch, None):
-            losses = self._step(batch)
+            losses = self.step(batch)
             if self.position % self.stride == 0:
                 self._log_step(self.position, losses)
             self.batch += 1
@@ -105,7 +105,8 @@ class Training:
         synchronize(self.suite.device)
         self.seconds += time.monotonic() - began
 
-    def _step(self, batch: Any) -> Tensor:
+    def step(self, batch: Any) -> Tensor:
+        """One training step; returns the losses."""
         self.optimizer.zero_grad()
         counts = None
         if isinstance(self.balancer, DoubleLoopLDC):
