@@ -97,6 +97,11 @@ def test_wrong_device_gets_a_sentence() -> None:
         eq.LS(num_tasks=2).to("meta")(scalars(1.0, 2.0))
 
 
+def test_no_balancer_on_the_meta_device() -> None:
+    with torch.device("meta"), pytest.raises(ValueError, match=r"add it to the model afterwards"):
+        eq.FAMO(num_tasks=2)
+
+
 def test_half_precision_losses_are_summed_in_single() -> None:
     losses = [torch.tensor(60000.0, dtype=torch.float16, requires_grad=True) for _ in range(2)]
     scalar = eq.LS(num_tasks=2)(losses)

@@ -94,6 +94,11 @@ class Balancer(Checked):
         self.register_buffer("step", torch.zeros((), dtype=torch.int64))
         self.register_buffer("new_epoch", torch.ones((), dtype=torch.bool))
         self.register_buffer("failed", torch.zeros(self.num_tasks, dtype=torch.uint8), persistent=False)
+        if self.step.is_meta:
+            raise ValueError(
+                "a balancer must not be built on the meta device, where its state would be lost. Found it inside "
+                "torch.device('meta'), as in a Hugging Face `from_pretrained`: add it to the model afterwards."
+            )
 
     # What a method fills in.
 
