@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "runs"))
+sys.path[:0] = [str(Path(__file__).parents[1] / "runs"), str(Path(__file__).parent)]
 
 METHODS = ["stl", "ls", "famo", "dwa", "ldc", "ldc-double:inner_lr=0.01:inner_steps=2"]
 

@@ -1,7 +1,6 @@
 "use strict";
 // The legend shows and hides a method in all of a suite's figures; resting on a method dims the others; pointing at a
-// diagram reads its values. A finger cannot rest on anything, so it only toggles and reads.
-const mouse = (act) => (event) => event.pointerType === "mouse" && act();
+// diagram reads its values. Pointer events, since a lifted finger ends them; mouse events would leave the others dim.
 
 for (const section of document.querySelectorAll("section")) {
   const marks = (index) => section.querySelectorAll(`[data-m="${index}"]`);
@@ -16,8 +15,8 @@ for (const section of document.querySelectorAll("section")) {
       button.setAttribute("aria-pressed", String(shown));
       for (const mark of marks(button.dataset.toggle)) mark.classList.toggle("off", !shown);
     });
-    button.addEventListener("pointerenter", mouse(() => focus(button.dataset.toggle)));
-    button.addEventListener("pointerleave", mouse(() => focus(null)));
+    button.addEventListener("pointerenter", () => focus(button.dataset.toggle));
+    button.addEventListener("pointerleave", () => focus(null));
   }
 }
 
