@@ -12,22 +12,22 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from twin import SUITES
+
 from equipoise import suites
 from equipoise.runs.config import configure, setting
 from equipoise.runs.engine import run_local
 
+suites._SUITES.update(SUITES)  # in every process that is started for the job, too
+
 
 def main() -> int:
-    from twin import SUITES
-
-    suites._SUITES.update(SUITES)
     root, jobs, suite, *rest = sys.argv[1:]
     methods = [word for word in rest if "=" not in word.split(":")[0]]
     settings = dict(setting(word) for word in rest if word not in methods)
-    places = settings.pop("places", "features").split(",")
-    configs = [
-        configure(suite, f"{method}:shared={place}", settings=settings) for method in methods for place in places
-    ]
+    places = settings.pop("places", "")
+    names = [f"{method}:shared={place}" if place else method for method in methods for place in places.split(",")]
+    configs = [configure(suite, name, settings=settings) for name in names]
     engine = run_local
     if jobs.startswith("ray"):
         from equipoise.runs.engine_ray import run_ray as engine

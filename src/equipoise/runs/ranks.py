@@ -40,7 +40,7 @@ def onlooking() -> bool:
 
 @contextmanager
 def process_group(device: str) -> Iterator[Ranks]:
-    """Join the ranks that torchrun started, unless that is done; a rank that vanishes meanwhile is `RankLost`."""
+    """Join the ranks that torchrun started, unless that is done already."""
     if ":" in device:
         raise ValueError(
             f"`device` must be cpu or cuda on several ranks, each of which takes its own; found {device!r}."
@@ -53,13 +53,20 @@ def process_group(device: str) -> Iterator[Ranks]:
         dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
     try:
         yield Ranks()
-    except RuntimeError as error:
-        if isinstance(error, dist.DistError) or "gloo" in str(error):
-            raise RankLost("another rank of this run has ended, and this one ends with it.") from error
-        raise
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+@contextmanager
+def naming_lost_ranks() -> Iterator[None]:
+    """What torch says when a rank vanishes, as `RankLost`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if isinstance(error, dist.DistError) or "gloo" in str(error):
+            raise RankLost("another rank of this run has ended, so this one ends too.") from error
+        raise
 
 
 class Ranks:

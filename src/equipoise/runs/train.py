@@ -11,7 +11,7 @@ import torch
 
 from equipoise.runs.config import RunConfig
 from equipoise.runs.machine import environment
-from equipoise.runs.ranks import Ranks
+from equipoise.runs.ranks import Ranks, naming_lost_ranks
 from equipoise.runs.store import RunFolder
 from equipoise.runs.trackers import tracking
 from equipoise.runs.training import Notify, Stopped, Training
@@ -50,12 +50,14 @@ def train(
         notify({"kind": "note", "text": text})
 
     with ranks.open_folder(root / config.folder, force=force, say=say, patience=patience) as folder:
-        since, done = ranks.from_first(lambda: (folder.start(config, now), folder.finished()))
+        with naming_lost_ranks():
+            since, done = ranks.from_first(lambda: (folder.start(config, now), folder.finished()))
         if done is not None:
             return done
         _same_machine(since, now, notify)
         try:
-            return _train(config, folder, ranks, track, notify, stop, checkpoint_seconds)
+            with naming_lost_ranks():
+                return _train(config, folder, ranks, track, notify, stop, checkpoint_seconds)
         except Stopped:
             raise
         except Exception:
