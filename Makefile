@@ -1,6 +1,6 @@
 # make demo   set up once, then the main job on real data
 # make test   set up once, then lint, types, tests and every example in the docs
-# make docs   set up once, then build the documentation into site/: open site/index.html, no server needed
+# make docs   set up once, then build the documentation into site/: open site/index.html (its search needs a server)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
