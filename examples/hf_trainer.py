@@ -22,16 +22,15 @@ from equipoise.integrations.transformers import BalancerCallback
 
 
 class Properties(PreTrainedModel):
-    """Two heads on the mean of the atoms' last states. The balancer is a part of the model: saved and optimised."""
+    """Two heads on the mean of the atoms' last states."""
 
     config_class = BertConfig
     supports_gradient_checkpointing = True
 
-    def __init__(self, config: BertConfig, method: str = "ldc") -> None:
+    def __init__(self, config: BertConfig) -> None:
         super().__init__(config)
         self.trunk = BertModel(config, add_pooling_layer=False)
         self.heads = nn.ModuleDict({task: nn.Linear(config.hidden_size, 1) for task in problem.TASKS})
-        self.balancer = eq.make(method, tasks=problem.TASKS, shared=self.trunk)
         self.post_init()
 
     def losses(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -57,7 +56,9 @@ def main() -> None:
     options = problem.arguments(__doc__)
     size = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "num_attention_heads": 4}
     config = BertConfig(vocab_size=1 + problem.ELEMENTS, max_position_embeddings=problem.LONGEST, **size)
-    model = Properties(config, options.method)
+    model = Properties(config)
+    # A part of the model, so it is optimised and saved; added here, so that `from_pretrained` works without it.
+    model.balancer = eq.make(options.method, tasks=problem.TASKS, shared=model.trunk)
     model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     args = TrainingArguments(
         output_dir=str(options.folder or tempfile.mkdtemp()), num_train_epochs=options.epochs, learning_rate=1e-3,
