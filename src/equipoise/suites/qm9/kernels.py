@@ -94,8 +94,12 @@ def _edges(maps, tile, run, num_tiles, TILE: tl.constexpr):
     i = tl.arange(0, TILE)[:, None]
     j = tl.arange(0, TILE)[None, :]
     distance = tl.load(maps + (run * num_tiles + tile).to(tl.int64) * TILE * TILE + i * TILE + j)
-    order = (distance.to(tl.int32, bitcast=True) & 3).to(tl.float32)
-    return distance, order
+    return distance, _order(distance)
+
+
+@triton.jit
+def _order(distance):
+    return (distance.to(tl.int32, bitcast=True) & 3).to(tl.float32)
 
 
 @triton.jit
@@ -141,6 +145,12 @@ def _sum5(a0, a1, a2, a3, a4, b0, b1, b2, b3, b4):
 
 
 @triton.jit
+def _flat(matrix, TILE: tl.constexpr):
+    """All entries, in whatever order costs nothing."""
+    return tl.reshape(matrix, [TILE * TILE], can_reorder=True)
+
+
+@triton.jit
 def _backward(
     dm, units, state, kernel, edge, maps, tiles, out, out_edge, num_rows, num_tiles, runs, per_split,
     TYPE: tl.constexpr, INPUT: tl.constexpr, KINDS: tl.constexpr, USED: tl.constexpr, TILE: tl.constexpr,
@@ -151,13 +161,17 @@ def _backward(
     row, taken = _rows(tiles, tile, run, num_rows, TILE)
     at = row[:, None] * TILE + c[None, :]
     there = taken[:, None]
-    distance, order = _edges(maps, tile, run, num_tiles, TILE)
+    distance, _ = _edges(maps, tile, run, num_tiles, TILE)
     h = tl.load(state + at, mask=there, other=0.0)
     g = tl.load(dm + at, mask=there, other=0.0)
     unit = tl.load(units + run * num_tiles + tile)
     edge += run * 5 * KINDS
     out_edge += (run * num_tiles + tile) * 5 * KINDS
     matrix = kernel + run.to(tl.int64) * TILE * KINDS * TILE + i[:, None] * (KINDS * TILE) + c[None, :]
+    # Adding nothing of a product puts an entry's distance on the thread that will hold its gradient.
+    distance += 0.0 * tl.dot(h, tl.trans(g), input_precision=INPUT)
+    order = _order(distance)
+    length = tl.maximum(distance, 0.0)
     dh = tl.zeros((TILE, TILE), tl.float32)  # transposed: [input, atom]
     for k in range(split * per_split, tl.minimum((split + 1) * per_split, USED)):
         v = tl.load(matrix + k * TILE)
@@ -167,8 +181,9 @@ def _backward(
         da = tl.where(a > 0, tl.dot(h, q, input_precision=INPUT), 0.0)
         d1 = da * order
         d2 = d1 * order
-        s1, s2, s3, s4, s5 = tl.reduce((d1, d2, d2 * order, da * tl.maximum(distance, 0.0), da), 1, _sum5)
-        s1, s2, s3, s4, s5 = tl.reduce((s1, s2, s3, s4, s5), 0, _sum5)
+        d4 = da * length
+        parts = (_flat(d1, TILE), _flat(d2, TILE), _flat(d2 * order, TILE), _flat(d4, TILE), _flat(da, TILE))
+        s1, s2, s3, s4, s5 = tl.reduce(parts, 0, _sum5)
         tl.store(out_edge + k, unit * s1)
         tl.store(out_edge + KINDS + k, unit * s2)
         tl.store(out_edge + 2 * KINDS + k, unit * s3)
