@@ -36,7 +36,7 @@ def main() -> None:
             if balancer.needs_after_step:
                 with torch.no_grad():
                     look_again(batch)
-    print(f"{counters['stats']['unique_graphs']} graphs were compiled")
+    print(f"graphs compiled: {counters['stats']['unique_graphs']}")
     problem.report(model.eval(), options, balancer.weights)
 
 
