@@ -20,12 +20,8 @@ def find_balancer(model: nn.Module) -> Balancer:
 
     >>> import torch, equipoise as eq
     >>> from equipoise.integrations.watch import find_balancer
-    >>> find_balancer(torch.nn.ModuleDict({"trunk": torch.nn.Linear(2, 2), "balancer": eq.LDC(2)}))
-    LDC(
-      num_tasks=2
-      (router): SoftmaxRouter()
-      (pairs): Pairs()
-    )
+    >>> find_balancer(torch.nn.ModuleDict({"trunk": torch.nn.Linear(2, 2), "balancer": eq.FAMO(2)}))
+    FAMO(num_tasks=2)
     """
     found = [module for module in model.modules() if isinstance(module, Balancer)]
     if len(found) != 1:
