@@ -66,6 +66,7 @@ def _drawing(
     """Diagrams beside each other, each of a width and a height, written to a file."""
 
     def draw(path: Path) -> None:
+        from matplotlib import rc_context
         from matplotlib.figure import Figure
 
         columns = min(3, len(parts))
@@ -79,7 +80,9 @@ def _drawing(
         handles, labels = figure.axes[0].get_legend_handles_labels()
         if handles:
             figure.legend(handles, map(_plain, labels), loc="outside lower center", ncols=6, fontsize=7, frameon=False)
-        figure.savefig(path, metadata={"Date": None} if path.suffix == ".svg" else {"CreationDate": None})
+        undated = {"Date" if path.suffix == ".svg" else "CreationDate": None}
+        with rc_context({"svg.hashsalt": "equipoise"}):  # the same runs give the same file
+            figure.savefig(path, metadata=undated)
 
     return draw
 

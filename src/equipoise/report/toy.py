@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import base64
 import io
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
 from markupsafe import Markup
 
 from equipoise.report import svg
+from equipoise.report.charts import Bar
 from equipoise.report.page import render_page
 from equipoise.report.svg import Axis
 from equipoise.report.tables import Cell, Column, Line, Table, display_name
-from equipoise.suites.toy.problem import Sign, pareto_front, toy_losses
-from equipoise.suites.toy.starts import Trajectories
+from equipoise.suites.toy.problem import STARTS, Sign, pareto_front, toy_losses
+from equipoise.suites.toy.starts import NEAR, Trajectories
 
 _SIDE, _LEFT, _BOTTOM, _TOP = 360, 40, 34, 22
+_SEEN = 0.6  # how far apart two points of a line are at the least, of a figure 360 wide
 _REACH = 11.0  # the plane is shown from minus this to this
 _DOT = Markup('<circle class="start" cx="{}" cy="{}" r="3.5"/>')
 _STAR = Markup('<path class="star" style="--m:{}" transform="translate({} {})" d="{}"><title>{}</title></path>')
@@ -26,7 +29,7 @@ _IMAGE = Markup('<image href="{}" x="{}" y="{}" width="{}" height="{}" preserveA
 
 
 def toy_table(runs: Mapping[str, Trajectories], failed: Mapping[str, str]) -> Table:
-    """Where each method ended from each start, from how many it reached the balanced middle, and its time."""
+    """From how many starts each method reached the balanced middle, how far apart it left the losses, its time."""
     columns = [Column("reached", "starts that reach the middle", "higher", 0)]
     columns += [Column("gap", "mean gap of the scaled losses", "lower", 2)]
     base = next((run for label, run in runs.items() if run.method == "ls"), None)
@@ -45,14 +48,16 @@ def toy_table(runs: Mapping[str, Trajectories], failed: Mapping[str, str]) -> Ta
         for label, run in runs.items()
     ]
     notes = [
-        "The middle is (0, -8.36): both losses, their scales divided out, are equally far from their best.",
+        f"The middle is (0, -8.36): both losses, their scales divided out, are equally far from their best. "
+        f"A start reaches it whose end is nearer than {NEAR:g}.",
+        "Time is the processor's, for all five starts together.",
         "Normalising by the first losses cannot work here, where they are 0 at one start and negative at another: "
         "LDC takes fixed scales (0.1, 1).",
         "At (0, 0) torch.clamp passes the gradient of both gates; with a relu that start would never leave.",
         *_router_note(runs),
         *(f"{display_name(label)} cannot run here: {why}" for label, why in failed.items()),
     ]
-    return Table("toy", columns, lines, notes)
+    return Table(f"The toy problem, {next(iter(runs.values())).steps} steps", columns, lines, notes)
 
 
 def _router_note(runs: Mapping[str, Trajectories]) -> list[str]:
@@ -73,8 +78,25 @@ def toy_page(runs: Mapping[str, Trajectories], failed: Mapping[str, str], sign: 
         steps=steps,
         sign=sign,
         table=toy_table(runs, failed),
+        starts=STARTS,
+        ends=[(display_name(label), run.points[-1].tolist(), run.reached) for label, run in runs.items()],
+        bars_of_time=time_bars(runs),
         figures=[(display_name(label), plane(run, sign), front(run)) for label, run in runs.items()],
     )
+
+
+def time_bars(runs: Mapping[str, Trajectories]) -> list[Bar]:
+    """The seconds of each method, over those of LS where it ran."""
+    base = next((run.seconds for run in runs.values() if run.method == "ls"), None)
+    return [
+        Bar(
+            display_name(label),
+            index,
+            run.seconds,
+            (f"{run.seconds / base:.2f} × LS, " if base else "") + f"{run.seconds:.3g} s",
+        )
+        for index, (label, run) in enumerate(runs.items())
+    ]
 
 
 def plane(run: Trajectories, sign: Sign) -> Markup:
@@ -119,7 +141,13 @@ def _ways(steps: Sequence[Sequence[Sequence[float]]], x: Axis, y: Axis) -> list[
 
 
 def _path(points: Sequence[Sequence[float]], x: Axis, y: Axis) -> str:
-    return "M" + "L".join(f"{x(a)} {y(b)}" for a, b in points)
+    """The line through the points, without those that nobody could tell from the one before."""
+    kept = [(x(points[0][0]), y(points[0][1]))]
+    for a, b in points[1:]:
+        here = x(a), y(b)
+        if math.dist(here, kept[-1]) > _SEEN:
+            kept.append(here)
+    return "M" + "L".join(f"{a} {b}" for a, b in kept)
 
 
 def _field(sign: Sign, side: int = 160) -> str:
