@@ -4,6 +4,7 @@
     metrics.csv             one row per epoch
     steps.csv               losses and weights per step, thinned
     checkpoint.safetensors  where to go on from; the one before it is kept as checkpoint.previous.safetensors
+    diagnosis.json          what equipoise.diagnose says of the trained model
     result.json             the finished run's row, with the checksums of everything above
     error.txt               why the last attempt failed, if it did
     .lock                   held by the process that writes
@@ -33,6 +34,7 @@ from equipoise.runs.checkpoint import UNFINISHED, DamagedFile, read_checkpoint, 
 from equipoise.runs.config import RunConfig
 
 TABLES = ("metrics.csv", "steps.csv")
+DIAGNOSIS = "diagnosis.json"
 _CHECKPOINT = "checkpoint.safetensors"
 _PREVIOUS = "checkpoint.previous.safetensors"
 _POLL = 0.1  # seconds between looks at a lock that somebody else has
@@ -150,6 +152,10 @@ class RunFolder:
         write_whole(self.path / "result.json", text.encode())
         (self.path / _PREVIOUS).unlink(missing_ok=True)
 
+    def write_diagnosis(self, found: Mapping[str, Any]) -> None:
+        """Keep what `equipoise.diagnose` says of the trained model."""
+        write_whole(self.path / DIAGNOSIS, json.dumps(found, indent=1).encode())
+
     def write_error(self, text: str) -> None:
         """Keep why an attempt failed, if that can still be written: the error itself is on its way to the user."""
         with suppress(OSError):
@@ -181,7 +187,7 @@ def _open_run(path: Path, force: bool, say: Callable[[str], None], patience: flo
         _take(cast("BinaryIO", lock), path, say, patience)
         (path / "error.txt").unlink(missing_ok=True)
         if force:
-            for name in ("result.json", "config.toml", *TABLES, _CHECKPOINT, _PREVIOUS, *_TRACKED):
+            for name in ("result.json", "config.toml", *TABLES, _CHECKPOINT, _PREVIOUS, DIAGNOSIS, *_TRACKED):
                 (path / name).unlink(missing_ok=True)
         for left in path.glob(f"{UNFINISHED}*"):
             left.unlink()

@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from equipoise.diagnostics.diagnosis import diagnose
 from equipoise.gradient.base import GradientBalancer
 from equipoise.ldc.double_loop import DoubleLoopLDC
 from equipoise.registry import make
@@ -79,8 +80,8 @@ class Training:
         while self.epoch < self.config.epochs:
             self._train_epoch(stop, checkpoint_seconds)
             self._end_epoch()
-        cosines = self._conflict()  # on every rank: their models may share statistics
-        return self.ranks.from_first(lambda: self._finish(cosines))
+        cosines, found = self._examined()  # on every rank: their models may share statistics
+        return self.ranks.from_first(lambda: self._finish(cosines, found))
 
     def _train_epoch(self, stop: Callable[[], bool], checkpoint_seconds: float) -> None:
         self.model.train()
@@ -197,8 +198,10 @@ class Training:
             "steps": self.config.epochs * self.steps_per_epoch, "seconds": seconds, "losses": losses.tolist(),
         })  # fmt: skip
 
-    def _finish(self, cosines: dict[str, Any] | None) -> dict[str, Any]:
+    def _finish(self, cosines: dict[str, Any] | None, found: dict[str, Any] | None) -> dict[str, Any]:
         result = self._result(cosines)
+        if found is not None:
+            self.folder.write_diagnosis(found)
         self.folder.finish(result)
         return result
 
@@ -223,13 +226,19 @@ class Training:
             "conflict": cosines,
         }
 
-    def _conflict(self) -> dict[str, Any] | None:
-        """Measured on the trained model and the first batch of the first epoch; nothing for a single task."""
+    def _examined(self) -> tuple[dict[str, Any] | None, dict[str, Any] | None]:
+        """Cosines on the trunk, and a diagnosis where the suite has its gradients taken.
+
+        Of the trained model on the first batch of the first epoch; nothing for a single task.
+        """
         if self.task is not None:
-            return None
+            return None, None
         self.model.train()
-        losses, _ = self.suite.losses(self.model, next(iter(self.suite.batches(0))))
-        return conflict(self.suite, losses, self.trunk, self.config.seed)
+        losses, features = self.suite.losses(self.model, next(iter(self.suite.batches(0))))
+        cosines = conflict(self.suite, losses, self.trunk, self.config.seed)
+        shared = self.trunk if self.suite.protocol.shared == "parameters" else features
+        named = dict(zip(self.suite.tasks, losses, strict=True))
+        return cosines, diagnose(named, shared, balancer=self.balancer, costs=False).to_dict()
 
     # Stopping and going on.
 
