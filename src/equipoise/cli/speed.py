@@ -21,7 +21,7 @@ from equipoise.runs.checkpoint import write_whole
 from equipoise.runs.compare import NOT_IN_ALL
 from equipoise.runs.config import RunConfig, configure
 from equipoise.runs.machine import environment
-from equipoise.runs.speed import Speed, measure
+from equipoise.runs.speed import Speed, by_processor, measure
 
 
 def speed(
@@ -90,10 +90,11 @@ def _show(found: Sequence[Speed], suite: str, device: str) -> None:
         if one.problem is not None:
             console.print(f"{display_name(one.label)} cannot run here: {one.problem}")
     now = environment(device)
+    clock = "processor time" if by_processor(device) else "time"
     where = now.get("gpu") or f"{now['threads']} of {now['cores']} cores"
     console.print(
-        f"Medians of turns with LS, on {where}, torch {now['torch']}. MiB: the most that the first two steps hold "
-        "beyond the model and the data, gradients and optimizer included."
+        f"Medians of {clock} in turns with LS, on {where}, torch {now['torch']}. MiB: the most that the first two "
+        "steps hold beyond the model and the data, gradients and optimizer included."
     )
 
 

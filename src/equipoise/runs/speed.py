@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -16,10 +18,11 @@ from torch.profiler import ProfilerActivity, profile
 from equipoise.runs.config import RunConfig, configure, expand
 from equipoise.runs.ranks import Ranks
 from equipoise.runs.store import RunFolder
-from equipoise.runs.timing import Timing, compare
+from equipoise.runs.timing import Timing, compare, seconds_of
 from equipoise.runs.training import Training
 
 _BATCHES = 2  # steps timed together, on the same batches for everybody
+_SHORTEST = 0.02  # seconds that are timed together at least
 _FEWEST = 5  # rounds, for quartiles to mean something
 
 
@@ -44,7 +47,8 @@ def measure(configs: Sequence[RunConfig], rounds: int) -> Iterator[Speed]:
     """Each configuration against LS on the same suite, one after the other; two networks exist at a time.
 
     In a round the method's steps are timed between those of LS (LS, method, method, LS), so a machine that drifts
-    drifts out. Data are ready beforehand. Single-task learning is all its networks' steps together.
+    drifts out. On one thread of a CPU the process's own time is counted. Data are ready beforehand. Single-task
+    learning is all its networks' steps together.
 
     >>> [speed] = measure([configure("toy", "ldc")], rounds=5)
     >>> speed.label, speed.ratio > 0.5, speed.peak > 0
@@ -59,11 +63,12 @@ def measure(configs: Sequence[RunConfig], rounds: int) -> Iterator[Speed]:
             if measured is None or measured[0] != base:
                 measured = base, _peak(base)
             peak_of_ls, peak = measured[1], _peak(config)
-            timing = compare(_steps(base), {config.label: _steps(config)}, rounds, warmup=2)[0]
+            timing = _take_turns(base, config, rounds)
         except (ValueError, TypeError, RuntimeError) as error:
             yield Speed(config.label, problem=str(error))
         else:
-            yield _speed(timing, peak, peak_of_ls)
+            each = timing.milliseconds / _BATCHES
+            yield Speed(config.label, timing.ratio, timing.spread, each, peak, peak_of_ls)
 
 
 def _same(config: RunConfig) -> dict[str, object]:
@@ -90,8 +95,22 @@ def _steps(config: RunConfig) -> Callable[[], None]:
     return call
 
 
-def _speed(timing: Timing, peak: int, peak_of_ls: int) -> Speed:
-    return Speed(timing.name, timing.ratio, timing.spread, timing.milliseconds / _BATCHES, peak, peak_of_ls)
+def _take_turns(base: RunConfig, config: RunConfig, rounds: int) -> Timing:
+    """As many steps at a time as a clock can tell."""
+    theirs, ours = _steps(base), _steps(config)
+    theirs()
+    repeat = max(1, math.ceil(_SHORTEST / seconds_of(theirs, 1)))
+    clock = time.process_time if by_processor(config.device) else time.perf_counter
+    return compare(theirs, {config.label: ours}, rounds, warmup=1, repeat=repeat, clock=clock)[0]
+
+
+def by_processor(device: str) -> bool:
+    """Whether this process's own time is counted: what others do on the machine does not disturb it.
+
+    >>> by_processor("cuda")
+    False
+    """
+    return torch.device(device).type == "cpu" and torch.get_num_threads() == 1
 
 
 def _peak(config: RunConfig) -> int:

@@ -70,6 +70,7 @@ def compare(
             call()
     gc.collect()
     gc.disable()
+    gc.freeze()  # collecting between rounds then looks at what they made alone, and leaves the caches warm
     try:
         for round_number in range(rounds):
             shuffle(order)
@@ -82,6 +83,7 @@ def compare(
             if on_round is not None:
                 on_round(round_number + 1)
     finally:
+        gc.unfreeze()
         gc.enable()
     return list(timings.values())
 
