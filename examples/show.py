@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
 COLOURS = {
     "LS": "#8a8f98",
     "LDC": "#e0572f",
-    "LDC, all pairs": "#e09a2f",
+    "LDC, l as it is": "#e09a2f",
+    "LS, tuned": "#6b7280",
     "UW": "#3b82c4",
     "SI": "#2fa07a",
-    "FAMO": "#2fa07a",
-    "MGDA": "#8e63ce",
-    "PCGrad": "#8e63ce",
+    "FAMO": "#c05fa8",
     "FairGrad": "#8e63ce",
 }
 _INK = {"": "#24292f", "-dark": "#d4d7de"}
@@ -31,14 +31,14 @@ _INK = {"": "#24292f", "-dark": "#d4d7de"}
 Train = Callable[[str, int], Mapping[str, float]]
 
 
-def arguments(doc: str | None, data: str | None = None) -> argparse.Namespace:
-    """--smoke, --seeds, --figure; and --data with its explanation where the example needs a file."""
+def arguments(doc: str | None, data: str | None = None, variable: str = "") -> argparse.Namespace:
+    """--smoke, --seeds, --figure; and --data with its explanation, or a variable, where the example needs a file."""
     parser = argparse.ArgumentParser(description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--smoke", action="store_true", help="a few steps, to see that it runs")
     parser.add_argument("--seeds", type=int, default=3, help="how many seeds")
     parser.add_argument("--figure", type=Path, help="where to draw the result, an .svg")
     if data is not None:
-        parser.add_argument("--data", type=Path, help=data)
+        parser.add_argument("--data", type=Path, default=os.environ.get(variable), help=data)
     return parser.parse_args()
 
 
@@ -68,7 +68,7 @@ def table(results: Mapping[str, Mapping[str, Sequence[float]]]) -> str:
 
 
 def _cell(values: Sequence[float]) -> str:
-    return f"{np.mean(values):.3g}" + (f" ± {np.std(values, ddof=1):.1g}" if len(values) > 1 else "")
+    return f"{np.mean(values):.3g}" + (f" ± {np.std(values, ddof=1):.2g}" if len(values) > 1 else "")
 
 
 def save(draw: Callable[[Figure], Any], path: Path, size: tuple[float, float] = (7.0, 2.8)) -> None:
@@ -107,7 +107,7 @@ def dots(results: Mapping[str, Mapping[str, Sequence[float]]], names: Sequence[s
         panels = figure.subplots(1, len(chosen), sharey=True, squeeze=False)[0]
         for panel, name in zip(panels, chosen, strict=True):
             for row, (method, metrics) in enumerate(results.items()):
-                colour = COLOURS.get(method, "#8e63ce")
+                colour = COLOURS[method]
                 panel.plot(metrics[name], [row] * len(metrics[name]), "o", color=colour, ms=5, alpha=0.75, mew=0)
                 mean = float(np.mean(metrics[name]))
                 panel.plot([mean, mean], [row - 0.3, row + 0.3], color=colour, lw=2.2)

@@ -4,7 +4,7 @@
 tasks] with NaN or -1 for no label, or [rows] beside `task`, the only task that a row has a label for. Where every
 label is 0 or 1 the tasks are classifications and the score is ROC AUC; otherwise regressions, in units of each
 task's deviation, and the score is explained variance. A task without a label in a batch is absent: the balancer is
-told by `present=`. Half a minute a run:
+told by `present=`. Two seconds a run with 139 tasks, seven with 617:
 
     python examples/tabular.py --data school.npz
 """
@@ -24,13 +24,12 @@ from show import arguments, compare, dots, save, table
 METHODS = {
     "LS": eq.LS,
     "UW": eq.UW,
-    "SI": eq.SI,
     "FAMO": eq.FAMO,
     "LDC": eq.LDC,
     "LDC, l as it is": lambda tasks: eq.LDC(tasks, normalize=None),
 }
-BATCH, STEPS = 256, 1500
-CHECK = 150  # steps between looks at the validation rows
+BATCH, STEPS, HIDDEN = 256, 1000, 64
+CHECK = 200  # steps between looks at the validation rows
 
 
 def made_up(rows: int = 400, tasks: int = 7) -> tuple[Tensor, Tensor]:
@@ -107,7 +106,7 @@ def auc(positive: Tensor, negative: Tensor) -> Tensor:
 def train(method: str, seed: int, data: tuple[Tensor, Tensor], steps: int = STEPS) -> dict[str, float]:
     rows = Table(*data, seed)
     tasks = rows.y.shape[1]
-    model = nn.Sequential(nn.Linear(rows.x.shape[1], 128), nn.ReLU(), nn.Dropout(0.3), nn.Linear(128, tasks))
+    model = nn.Sequential(nn.Linear(rows.x.shape[1], HIDDEN), nn.ReLU(), nn.Dropout(0.3), nn.Linear(HIDDEN, tasks))
     balancer = METHODS[method](tasks)
     groups = [{"params": model.parameters(), "weight_decay": 1e-5}, *balancer.param_groups()]
     optimizer = torch.optim.Adam(groups, lr=1e-3)
@@ -131,11 +130,11 @@ def train(method: str, seed: int, data: tuple[Tensor, Tensor], steps: int = STEP
             if validation.mean() > best:  # the test rows count where the validation rows say to stop
                 best, chosen = validation.mean(), test
     name = "ROC AUC" if rows.binary else "explained variance"
-    return {f"mean {name}": chosen.mean().item(), "worst tenth of the tasks": chosen.quantile(0.1).item()}
+    return {f"mean {name}": chosen.mean().item(), "a tenth of the tasks below": chosen.quantile(0.1).item()}
 
 
 def main() -> None:
-    options = arguments(__doc__, data="an .npz with x [rows, features] and y [rows, tasks], NaN: no label")
+    options = arguments(__doc__, "an .npz with x [rows, features] and y [rows, tasks], NaN: no label", "TABULAR_DATA")
     if options.data is None and not options.smoke:
         sys.exit("tabular.py needs --data FILE.npz, or --smoke for a made-up table.")
     torch.manual_seed(0)

@@ -3,7 +3,7 @@
 scikit-learn's 1,797 real digits of 8 x 8 pixels, two of them laid over each other with a shift, as in the
 MultiMNIST of Sener and Koltun. Tasks: which digit is on the left, which on the right, and the left one's picture
 alone, its squared error in the file's own units, 0 to 16 a pixel. That third loss starts ten times above the other
-two. A minute or two on one core:
+two. Four seconds a run:
 
     python examples/vision.py
 """
