@@ -1,10 +1,10 @@
 """A recommender with two losses in a funnel: is the film watched, and is it then liked?
 
---data (or MOVIELENS_DATA) is MovieLens 100K's `u.data`: user, film, rating, time, separated by tabs. The funnel is that of click and
-conversion: a rated film stands for the click, four stars or more for the conversion, which needs a click before it.
-Both losses run over all pairs shown (rated films and three times as many drawn from the unrated ones), the second
-on the product of the two probabilities, as in the entire-space model of Ma et al. (2018). MovieLens has no clicks: a
-rating is what comes nearest in public data of this size. Five seconds a run:
+--data (or MOVIELENS_DATA) is MovieLens 100K's `u.data`: user, film, rating, time, separated by tabs. The funnel is
+that of click and conversion: a rated film stands for the click, four stars or more for the conversion, which needs a
+click before it. Both losses run over all pairs shown (rated films and three times as many drawn from the unrated
+ones), the second on the product of the two probabilities, as in the entire-space model of Ma et al. (2018). MovieLens
+has no clicks: a rating is what comes nearest in public data of this size. Five seconds a run:
 
     python examples/recommender.py --data u.data
 """
