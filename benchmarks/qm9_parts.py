@@ -139,7 +139,7 @@ def step_ms(fleet):
 
 def choose_programs(fleet):
     """Into how many programs the kernels split their sums: the fastest for this fleet, used from here on."""
-    from equipoise.suites.qm9 import kernels
+    from equipoise.suites.qm9 import launch
 
     runs, device = len(fleet.configs), fleet.device
     index = torch.from_numpy(fleet.epoch_rows(0)[0]).to(device)
@@ -153,12 +153,12 @@ def choose_programs(fleet):
     rest = (kernel.to(two_byte).contiguous(), edge, maps, batch.inverse, fleet.tiles, fleet.speed.precision)
     found = {}
     for programs in (264, 396, 528, 792, 1056):
-        kernels.tuning = kernels.tuning._replace(programs=programs)
-        there = milliseconds(lambda: kernels.forward(state, *rest), device, 10, 3)
-        back = milliseconds(lambda: kernels.backward(state, state, *rest), device, 10, 3)
+        launch.tuning = launch.tuning._replace(programs=programs)
+        there = milliseconds(lambda: launch.forward(state, *rest), device, 10, 3)
+        back = milliseconds(lambda: launch.backward(state, state, *rest), device, 10, 3)
         found[programs] = (there, back)
     best = min(found, key=lambda programs: sum(found[programs]))
-    kernels.tuning = kernels.tuning._replace(programs=best)
+    launch.tuning = launch.tuning._replace(programs=best)
     return {"tiles": len(fleet.tiles), "rows": fleet.layout.rows, "programs": best, "forward, backward ms": found}
 
 

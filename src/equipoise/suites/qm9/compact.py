@@ -68,12 +68,17 @@ def encode(molecules: Molecules) -> bytes:
 def decode(data: bytes) -> Molecules:
     """The molecules of a file, refused as :class:`DamagedFile` if a single byte differs from what was written."""
     try:
+        with zipfile.ZipFile(io.BytesIO(data)) as members:
+            size = sum(member.file_size for member in members.infolist())
+        if size > _MOST:
+            raise DamagedFile(f"it says it unpacks to {size:,} bytes; all of QM9 takes less than {_MOST:,}")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
     except (
         ValueError,
         OSError,
         EOFError,
+        MemoryError,
         KeyError,
         zipfile.BadZipFile,
         zlib.error,

@@ -93,15 +93,15 @@ class Batch(NamedTuple):
     def part(self, first: int, every: int) -> Batch:
         """Of the molecules, counted from the smallest, `first` and every `every`-th after it, as a batch of its own."""
         groups, atoms = [], torch.arange(self.layout.molecules)[first::every].to(self.atoms.device)
-        nodes, pairs, inverse, pair = [], [], [], 0
+        nodes, pairs, inverse, pair, runs = [], [], [], 0, len(self.nodes)
         for molecules, rows, count, capacity in self.layout.slices():
             mine = slice((first - molecules.start) % every, None, every)
             if left := len(range(count)[mine]):
                 groups.append((left, capacity))
-                nodes.append(self.nodes[:, rows].unflatten(1, (count, capacity))[:, mine].flatten(1, 2))
-                inverse.append(self.inverse[:, rows].unflatten(1, (count, capacity))[:, mine].flatten(1))
+                nodes.append(self.nodes[:, rows].reshape(runs, count, capacity, -1)[:, mine].flatten(1, 2))
+                inverse.append(self.inverse[:, rows].reshape(runs, count, capacity)[:, mine].flatten(1))
                 stretch = self.pairs[:, pair : pair + count * capacity**2]
-                pairs.append(stretch.unflatten(1, (count, capacity**2))[:, mine].flatten(1))
+                pairs.append(stretch.reshape(runs, count, capacity**2)[:, mine].flatten(1))
             pair += count * capacity**2
         share = (self.atoms[:, atoms] > 0).float()
         return Batch(

@@ -8,7 +8,6 @@ molecules, and learns what it would learn alone.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,17 +16,15 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from equipoise.balancer import Balancer
-from equipoise.registry import make
 from equipoise.runs.config import RunConfig
 
 from .fleet_data import HELD_OUT, FleetData, HeldOut
+from .fleet_sides import Sides, stream
 from .messages import make_tiles
 from .network import WIDTH, Weights, features, pack, shapes
 from .precision import Precision
 from .suite import QM9
 
-_STREAMS = 8
 _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 _WARM_UP = 3
 
@@ -42,15 +39,6 @@ class Speed(NamedTuple):
     fused: bool = False
     compiled: bool = False
     graph: bool = False
-
-
-class _Answer(NamedTuple):
-    """What a balancer says of a run's step: the gradients of its losses or, if it works at the features, of these."""
-
-    losses: Tensor
-    own: list[Tensor]
-    shared: Tensor | None = None
-    heads: Tensor | None = None
 
 
 class Fleet:
@@ -90,7 +78,6 @@ class Fleet:
         if self.speed.compiled:
             self._trunk = torch.compile(self._trunk_of, dynamic=False, fullgraph=True)
             self._adam = torch.compile(adam, dynamic=False, fullgraph=True)
-        self._streams = [_stream(device) for _ in range(_STREAMS)] if self.device.type == "cuda" else []
         self.restart(configs)
 
     def restart(self, configs: Sequence[RunConfig]) -> None:
@@ -117,19 +104,8 @@ class Fleet:
             torch.stack(part).to(self.device).requires_grad_()
             for part in zip(*(_flat_weights(self.suite(run)) for run in range(len(self.configs))), strict=True)
         )
-        self.balancers: list[Balancer] = []
-        for config in self.configs:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(config.seed)
-                self.balancers.append(make(config.method, tasks=self.tasks, **config.options).to(self.device))
-        own = [list(balancer.parameters()) for balancer in self.balancers]
-        self.own_counts = [sum(p.numel() for p in parameters) for parameters in own]
-        flat = [p.detach().reshape(-1) for parameters in own for p in parameters]
-        self.own = torch.cat(flat) if flat else torch.zeros(0, device=self.device)
-        at = 0
-        for parameter in (p for parameters in own for p in parameters):
-            parameter.data = self.own[at : at + parameter.numel()].view(parameter.shape)
-            at += parameter.numel()
+        self.sides = Sides(self.configs, self.tasks, self.device)
+        self.balancers, self.own = self.sides.balancers, self.sides.own
         self.moments = [torch.zeros_like(x) for x in (self.trunk, self.heads, self.own) for _ in range(2)]
         self.time = torch.zeros((), dtype=torch.float64, device=self.device)
         self.lr = torch.tensor([[config.lr] for config in self.configs], device=self.device)
@@ -139,7 +115,7 @@ class Fleet:
     def set_rates(self, rates: Sequence[tuple[float, float]]) -> None:
         """The learning rates of every run's weights and of its balancer's own parameters."""
         self.lr.copy_(torch.tensor([[lr] for lr, _ in rates]))
-        own = [lr for (_, lr), count in zip(rates, self.own_counts, strict=True) for _ in range(count)]
+        own = [lr for (_, lr), count in zip(rates, self.sides.own_counts, strict=True) for _ in range(count)]
         self.own_lr.copy_(torch.tensor(own))
 
     def state(self) -> dict[str, Any]:
@@ -183,7 +159,11 @@ class Fleet:
         shared, targets, share = self._trunk(self.trunk, index)
         representation = shared.detach().requires_grad_()
         losses = self._losses(self.heads, representation, targets, share)
-        answers = self._balance(losses, representation, targets, share)
+
+        def losses_of(run: int, heads: Tensor, leaf: Tensor) -> Tensor:
+            return self._losses(heads[None], leaf[None], targets[run, None], share[run, None])[0]
+
+        answers = self.sides.answers(losses.detach(), representation.detach(), self.heads.detach(), losses_of)
         d_losses = torch.stack([answer.losses for answer in answers])
         d_shared, d_heads = torch.autograd.grad(losses, (representation, self.heads), d_losses)
         for run, answer in enumerate(answers):
@@ -219,35 +199,6 @@ class Fleet:
         tasks = len(self.tasks)
         matrix, bias = torch.split(heads, [WIDTH * tasks, tasks], dim=1)
         return torch.baddbmm(bias[:, None], shared, matrix.view(-1, WIDTH, tasks))
-
-    def _balance(self, losses: Tensor, shared: Tensor, targets: Tensor, share: Tensor) -> list[_Answer]:
-        """Every balancer's answer; on a GPU side by side, since each is a chain of tiny kernels."""
-        streams = self._streams
-        for stream in streams:
-            stream.wait_stream(torch.cuda.current_stream(self.device))
-        answers = []
-        for run, balancer in enumerate(self.balancers):
-            with torch.cuda.stream(streams[run % len(streams)]) if streams else nullcontext():
-                if balancer.needs_shared:
-                    answers.append(self._ask_with_features(run, shared, targets, share))
-                else:
-                    answers.append(self._ask(run, losses))
-        for stream in streams:
-            torch.cuda.current_stream(self.device).wait_stream(stream)
-        return answers
-
-    def _ask(self, run: int, losses: Tensor) -> _Answer:
-        leaf = losses.detach()[run].requires_grad_()
-        d_losses, *own = _gradients(self.balancers[run](leaf), [leaf, *self.balancers[run].parameters()])
-        return _Answer(d_losses, own)
-
-    def _ask_with_features(self, run: int, shared: Tensor, targets: Tensor, share: Tensor) -> _Answer:
-        """The run's own graph from features to losses, which a gradient method walks."""
-        leaf, heads = shared.detach()[run].requires_grad_(), self.heads.detach()[run].requires_grad_()
-        losses = self._losses(heads[None], leaf[None], targets[run, None], share[run, None])[0]
-        scalar = self.balancers[run](losses, shared=leaf)
-        d_shared, d_heads, *own = _gradients(scalar, [leaf, heads, *self.balancers[run].parameters()])
-        return _Answer(torch.zeros_like(losses), own, d_shared, d_heads)
 
     def _look_again(self, index: Tensor) -> None:
         """The batch's losses after the step, for balancers that compare."""
@@ -291,8 +242,9 @@ class Fleet:
         if not self.speed.graph:
             return step
         if name not in self._replays:
-            before = self.state()
-            side = _stream(self.device)
+            counters = (self.position, self.losses_sum, self.weights_sum, self.errors)
+            before, counted = self.state(), [tensor.clone() for tensor in counters]
+            side = stream(self.device)
             side.wait_stream(torch.cuda.current_stream(self.device))
             with torch.cuda.stream(side):
                 for _ in range(_WARM_UP):
@@ -303,8 +255,8 @@ class Fleet:
             with torch.cuda.graph(graph):
                 step()
             self.load_state(before)
-            for tensor in (self.position, self.losses_sum, self.weights_sum, self.errors):
-                tensor.zero_()
+            for tensor, value in zip(counters, counted, strict=True):
+                tensor.copy_(value)
             self._replays[name] = graph.replay
         return self._replays[name]
 
@@ -317,15 +269,6 @@ def adam(weights: Tensor, gradient: Tensor, moment1: Tensor, moment2: Tensor, lr
     correction1, correction2 = 1 - _BETA1**time, (1 - _BETA2**time).sqrt()
     rate = (lr / correction1).to(weights.dtype)
     weights.sub_(rate * moment1 / (moment2.sqrt() / correction2.to(weights.dtype) + _EPSILON))
-
-
-def _gradients(scalar: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """The scalar's gradients, zeros where it does not depend on an input."""
-    return list(torch.autograd.grad(scalar, inputs, allow_unused=True, materialize_grads=True))
-
-
-def _stream(device: torch.device | str) -> torch.cuda.Stream:
-    return torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
 
 
 def _flat_weights(suite: QM9) -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""The fused messages (kernels.py) as an operator that autograd and torch.compile know."""
+"""The fused messages (kernels.py, launch.py) as an operator that autograd and torch.compile know."""
 
 from __future__ import annotations
 
@@ -93,9 +93,9 @@ def _by_feature(edge: Tensor) -> Tensor:
 
 @torch.library.custom_op("equipoise::qm9_spread", mutates_args=())
 def _spread(pairs: Tensor, tiles: Tensor) -> Tensor:
-    from . import kernels  # needs triton
+    from . import launch  # needs triton
 
-    return kernels.spread(pairs, tiles)
+    return launch.spread(pairs, tiles)
 
 
 @_spread.register_fake
@@ -114,9 +114,9 @@ def _messages(
     tiles: Tensor,
     precision: str,
 ) -> Tensor:
-    from . import kernels
+    from . import launch
 
-    return kernels.forward(state, factors, edge, maps, inverse, tiles, precision)
+    return launch.forward(state, factors, edge, maps, inverse, tiles, precision)
 
 
 @_messages.register_fake
@@ -135,9 +135,9 @@ def _messages_backward(
     tiles: Tensor,
     precision: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    from . import kernels
+    from . import launch
 
-    return kernels.backward(grad, state, factors, edge, maps, inverse, tiles, precision)
+    return launch.backward(grad, state, factors, edge, maps, inverse, tiles, precision)
 
 
 @_messages_backward.register_fake
