@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from multiprocessing import get_context
+from multiprocessing import get_context, resource_tracker
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -130,7 +130,9 @@ class _Worker:
         self.process: SpawnProcess = context.Process(
             target=_work, args=(theirs, number, threads, root, track, os.getpid()), daemon=True
         )
-        # A Ctrl-C reaches every process of the terminal; ours passes it on in its own time.
+        # A Ctrl-C reaches every process of the terminal; ours passes it on in its own time. (Multiprocessing's tracker,
+        # where it is not yet there, would be started by the first process and unblock the signal on the way.)
+        resource_tracker.ensure_running()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
             self.process.start()
