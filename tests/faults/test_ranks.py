@@ -5,7 +5,7 @@ import signal
 
 import pytest
 
-from faults.jobs import CONFIG_FOLDER, RUN, TORCHRUN, Job, numbers, ranks_of, run_again
+from faults.jobs import RUN, TORCHRUN, Job, numbers, ranks_of, run_again
 
 
 @pytest.fixture(scope="module")
@@ -22,10 +22,10 @@ def test_kill_9_of_a_rank(victim, tmp_path, unbroken):
     job.until_step(12)
     os.kill(ranks_of(job)[victim], signal.SIGKILL)
     assert job.finish() == 1
-    assert "Signal 9 (SIGKILL)" in job.errors
+    assert "Signal 9 (SIGKILL)" in job.errors  # torchrun's words
     if victim == 1:
-        assert "RankLost: another rank of this run has ended" in job.errors
-        assert "RankLost" in (root / CONFIG_FOLDER / "error.txt").read_text() or "stopped" in job.kinds()
+        # The other rank finds it gone, or is told to end by torchrun, whichever comes first.
+        assert "another rank of this run has ended" in job.notes() or "Signal 15 (SIGTERM)" in job.errors
     again = run_again(root, "1", *RUN, launcher=TORCHRUN)
     assert again.first_step() > 8
     assert numbers(root) == unbroken

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -17,6 +18,7 @@ from twin import SUITES
 from equipoise import suites
 from equipoise.runs.config import configure, setting
 from equipoise.runs.engine import run_local
+from equipoise.runs.ranks import launched, leaving_at_once
 
 suites._SUITES.update(SUITES)  # in every process that is started for the job, too
 
@@ -42,4 +44,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with leaving_at_once() if launched() else nullcontext():
+        sys.exit(main())

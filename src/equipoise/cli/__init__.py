@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 
@@ -16,14 +17,15 @@ def main() -> None:
             raise
         sys.exit(f"The command line needs {error.name}: pip install 'equipoise[bench]'")
     from equipoise.runs.checkpoint import DamagedFile
-    from equipoise.runs.ranks import RankLost, onlooking
+    from equipoise.runs.ranks import RankLost, launched, leaving_at_once, onlooking
     from equipoise.runs.store import DiskFull, RunLocked
 
     if onlooking():
         sys.stdout = Path(os.devnull).open("w")  # noqa: SIM115 (for good: the first rank speaks for all)
-    try:
-        app()
-    except (ValueError, TypeError, FileNotFoundError, DamagedFile, DiskFull, RankLost, RunLocked) as error:
-        sys.exit(f"equipoise: {error}")
-    except KeyboardInterrupt:
-        sys.exit(130)
+    with leaving_at_once() if launched() else nullcontext():
+        try:
+            app()
+        except (ValueError, TypeError, FileNotFoundError, DamagedFile, DiskFull, RankLost, RunLocked) as error:
+            sys.exit(f"equipoise: {error}")
+        except KeyboardInterrupt:
+            sys.exit(130)

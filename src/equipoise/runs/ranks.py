@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
@@ -36,6 +38,28 @@ def launched() -> bool:
 def onlooking() -> bool:
     """Whether this process is another rank than the first: it prints and writes nothing."""
     return launched() and os.environ["RANK"] != "0"
+
+
+@contextmanager
+def leaving_at_once() -> Iterator[None]:
+    """End the process after the block as it would end, but without the interpreter's tear-down.
+
+    For ranks: threads of torch's process groups live until then, and now and then abort a process that has done all
+    its work, which torchrun takes for a failure.
+    """
+    code = 0
+    try:
+        yield
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+        if isinstance(end.code, str):
+            print(end.code, file=sys.stderr)
+    except BaseException:
+        traceback.print_exc()
+        code = 1
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit(code)
 
 
 @contextmanager
@@ -132,7 +156,9 @@ class Ranks:
     def row(self, stacked: Tensor) -> Tensor | None:
         """This rank's of what `stack` gave, perhaps to fewer ranks: then None for the new ones."""
         rows = stacked if stacked.ndim == 2 else stacked[None]
-        return rows[self.rank] if self.rank < len(rows) else None
+        return (
+            rows[self.rank].clone() if self.rank < len(rows) else None
+        )  # torch crashes on a generator's state in a view
 
 
 class _Losses(nn.Module):
