@@ -144,13 +144,12 @@ def test_a_stacked_tensor_of_losses():
 
 
 def test_parts_of_the_pull():
-    found = Look([2.0, 4.0, math.nan], [True, True, False], pull=[3.0, -0.5, 1.0])
-    assert found.shares == pytest.approx([2 * 6 / 8, 2 * 2 / 8, 0.0])  # by weight times loss: 6 and 2
     gram = torch.diag(torch.tensor([1.0, 81.0, 1.0], dtype=torch.float64))
     found = Look([2.0, 4.0, 1.0], [True, True, False], pull=[3.0, -0.5, 1.0], conflict=conflict(gram))
     assert found.shares == pytest.approx([2 * 3 / 7.5, 2 * 4.5 / 7.5, 0.0])  # by weight times gradient
-    assert Look([1.0], [True]).shares is None
-    assert Look([1.0], [True], pull=[0.0]).shares is None
+    assert Look([1.0], [True], conflict=conflict(torch.ones(1, 1))).shares is None
+    assert Look([1.0], [True], pull=[1.0]).shares is None
+    assert Look([1.0], [True], pull=[0.0], conflict=conflict(torch.ones(1, 1))).shares is None
 
 
 def test_half_precision_gradients_are_not_lost():

@@ -140,19 +140,32 @@ def test_many_tasks_are_the_same_only_when_all_weights_together_are():
     assert of_weights([half, half[::-1]] * 3) == []
 
 
+def of_pull(pulls, gradients=(1.0, 1.0), losses=(1.0, 1.0), **options):
+    rows = torch.diag(torch.tensor(gradients, dtype=torch.float64)).tolist()
+    looks = [look(list(losses), rows, pull=list(pull)) for pull in pulls]
+    return kinds(rules.of_pull(ABC[:2], looks, **{"fixed": False, **options}))
+
+
 @pytest.mark.parametrize(("weight", "found"), [(0.0051, []), (0.0049, ["no-pull"])])
 def test_no_pull(weight, found):
-    """Of two tasks an equal part is half: the second has 2 weight of it, against 1 %."""
-    pulls = [[1 - weight, weight * factor] for factor in (1.0, 1.0, 0.9)]
-    moving = [*pulls, [0.5, 0.5]]
-    assert [k for k in kinds(of_weights(moving)) if k == "no-pull"] == found  # the median of four looks
+    """Of two tasks an equal part is half: the second has 2 weight of it, against 1 %; the median of four looks."""
+    assert of_pull([[1 - weight, weight]] * 3 + [[0.5, 0.5]]) == found
+
+
+@pytest.mark.parametrize(("length", "found"), [(0.0051, []), (0.0049, ["no-pull"])])
+def test_no_pull_is_weight_times_gradient(length, found):
+    assert of_pull([[1.0, 1.0]] * 3, gradients=(1 - length, length)) == found
+    assert of_pull([[1.0, 1.0]] * 3, losses=(1.0, 1e-6)) == []  # a solved task is none that is not trained
 
 
 def test_no_pull_needs_looks_and_a_task_that_is_there():
-    assert of_weights([[1.0, 1e-5]] * 2) == []
-    assert kinds(of_weights([[1.0, 1e-5]], enough=1)) == ["no-pull"]
-    assert of_weights([[1.0, 1e-5]] * 3, losses=[1.0, math.nan]) == []
-    assert of_weights([[1.0, 1e-5]] * 3, fixed=True) == []
+    weak = [1.0, 1e-5]
+    assert of_pull([weak] * 2) == []
+    assert of_pull([weak], enough=1) == ["no-pull"]
+    assert of_pull([weak] * 3, gradients=(1.0, 0.0), losses=(1.0, math.nan)) == []
+    assert of_pull([weak] * 3, fixed=True) == []
+    assert of_pull([weak] * 3 + [[1.0, 1.0]] * 5) == []  # the last five count
+    assert rules.of_pull(ABC[:2], [look([1.0, 1.0], pull=weak)] * 5, fixed=False) == []  # no gradients
 
 
 def test_stuck():

@@ -130,7 +130,9 @@ def diagnose(
     prices = measure_costs(batch, tensors, forward) if costs and sound else None
     findings = rules.of_step(tasks, look)
     if balancer is not None:
-        findings += rules.of_weights(tasks, [look], fixed=is_fixed(balancer), enough=1)
+        fixed = is_fixed(balancer)
+        findings += rules.of_weights(tasks, [look], fixed=fixed, enough=1)
+        findings += rules.of_pull(tasks, [look], fixed=fixed, enough=1)
         findings += rules.of_training(tasks, 1, int(look.status.get("regularised", 0.0)), [0] * len(tasks))
     return Diagnosis(tasks, look, prices, tuple(findings), advise(look, findings, prices))
 

@@ -64,13 +64,13 @@ class Look:
 
     @property
     def shares(self) -> list[float] | None:
-        """Each task's part of the pull on the shared tensors, in units of an equal part; None where it is unknown.
+        """Each task's part of the pull on the shared tensors, in units of an equal part: factor times gradient norm.
 
-        By weight times gradient norm where the gradients were taken, else by weight times loss.
+        None where gradients or factors are unknown.
         """
-        if self.pull is None:
+        if self.pull is None or self.conflict is None:
             return None
-        sizes = self.losses if self.conflict is None else self.conflict.norms.tolist()
+        sizes = self.conflict.norms.tolist()
         pulls = [abs(self.pull[i] * sizes[i]) if i in self.here else 0.0 for i in range(len(self.present))]
         total = sum(pulls)
         if not (math.isfinite(total) and total > 0):

@@ -68,7 +68,7 @@ class Monitor:
         self._masked: Tensor | None = None  # steps in which `present=` left a task out, on the device
         self._fell: Tensor | None = None  # steps in which the solver fell back, on the device
         self._looks: list[Look] = []  # the last few, for rules that need several
-        self._with_gradients: Look | None = None
+        self._with_gradients: list[Look] = []  # the last few of those
         self._cannot: str | None = None  # why gradients cannot be taken here
         self._began: float | None = None
         self._spent = 0.0  # seconds that looking at gradients took
@@ -92,12 +92,14 @@ class Monitor:
             what = f"Nothing was seen yet: {self.steps} steps passed, and the first look is at step {self._stride}."
             return Diagnosis(tasks, nothing, None, (), what, self.steps)
         look = self._looks[-1]
-        if look.conflict is None and self._with_gradients is not None and not look.bad_gradients:
-            old = self._with_gradients
+        if look.conflict is None and self._with_gradients and not look.bad_gradients:
+            old = self._with_gradients[-1]
             if old.present == look.present:
                 look = replace(look, conflict=old.conflict, stationarity=old.stationarity)
         findings = rules.of_step(tasks, look)
-        findings += rules.of_weights(tasks, self._looks, fixed=is_fixed(self.balancer))
+        fixed = is_fixed(self.balancer)
+        findings += rules.of_weights(tasks, self._looks, fixed=fixed)
+        findings += rules.of_pull(tasks, self._with_gradients, fixed=fixed)
         fell = 0 if self._fell is None else int(self._fell)
         findings += rules.of_training(tasks, self.steps, fell, self._absences())
         if self._cannot is not None:
@@ -125,7 +127,7 @@ class Monitor:
         self._absent, self._masked = list(state["absent"]), None
         self._fell = torch.tensor(state["fell_back"], device=self.balancer.step.device)
         self.history = list(state["history"])
-        self._looks, self._with_gradients = [], None
+        self._looks, self._with_gradients = [], []
 
     # What happens at a step.
 
@@ -186,7 +188,7 @@ class Monitor:
             self._last = time.perf_counter() - began
             self._spent += self._last
         if look.conflict is not None:
-            self._with_gradients = look
+            self._with_gradients = [*self._with_gradients[1 - rules.WINDOW :], look]
         self._looks = [*self._looks[1 - rules.WINDOW :], look]
         self._remember(look)
 

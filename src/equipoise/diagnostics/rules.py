@@ -95,14 +95,6 @@ def of_weights(tasks: Sequence[str], looks: Sequence[Look], *, fixed: bool, enou
     same = None if fixed or len(window) < WINDOW else _constant(window)
     if same is not None:
         found.append(Finding("equals-ls", f"This objective now equals LS({', '.join(same)}) to {SAME:g}."))
-    shares = [share for share in (look.shares for look in window) if share is not None]
-    if not fixed and len(shares) >= enough:
-        typical = [statistics.median(column) for column in zip(*shares, strict=True)]
-        often = [i for i in range(len(tasks)) if sum(look.present[i] for look in window) > len(window) / 2]
-        weak = [i for i in often if typical[i] < NEXT_TO_NO_PULL]
-        if weak:
-            text = f"Hardly trained, with less than 1 % of an equal part of the pull: {names(tasks, weak)}."
-            found.append(Finding("no-pull", text))
     stuck = [i for i in range(len(tasks)) if _always(i, window)]
     if stuck:
         text = f"Router weights are saturated, next to no gradient moves them: {names(tasks, stuck)}."
@@ -111,6 +103,20 @@ def of_weights(tasks: Sequence[str], looks: Sequence[Look], *, fixed: bool, enou
     if all(gradient == 0.0 for gradient in gradients):
         found.append(Finding("dead-router", "The router gets no gradient at all: its weights stay as they are."))
     return found
+
+
+def of_pull(tasks: Sequence[str], looks: Sequence[Look], *, fixed: bool, enough: int = ENOUGH) -> list[Finding]:
+    """Findings on who trains the shared tensors, from the last looks that have gradients."""
+    if fixed or len(tasks) < 2:
+        return []
+    window = [(look, shares) for look in looks if (shares := look.shares) is not None][-WINDOW:]
+    parts = [[shares[i] for look, shares in window if look.present[i]] for i in range(len(tasks))]
+    weak = [i for i, own in enumerate(parts) if len(own) >= enough and statistics.median(own) < NEXT_TO_NO_PULL]
+    if not weak:
+        return []
+    return [
+        Finding("no-pull", f"Hardly trained, with less than 1 % of an equal part of the pull: {names(tasks, weak)}.")
+    ]
 
 
 def _always(task: int, window: Sequence[Look]) -> bool:
