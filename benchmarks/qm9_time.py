@@ -16,7 +16,7 @@ from pathlib import Path
 
 import torch
 
-from qm9_parts import attempt, choose_programs, config, milliseconds, options, speed_of, started, step_ms
+from qm9_parts import attempt, captured, choose_programs, config, milliseconds, options, speed_of, started, step_ms
 
 # what stands in for a package the others need goes first
 # isort: split
@@ -111,18 +111,7 @@ def parameters_ms(args, data, method):
         for i, (x, gradient) in enumerate(zip((trunk, heads), gradients, strict=True)):
             adam(x.detach(), gradient, *moments[2 * i : 2 * i + 2], rate, clock)
 
-    if not args.cuda:
-        return milliseconds(step, device)
-    side = torch.cuda.Stream()
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(3):
-            step()
-    torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        step()
-    return milliseconds(graph.replay, device)
+    return milliseconds(captured(step) if args.cuda else step, device)
 
 
 def reference_ms(args, data):
