@@ -46,9 +46,14 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
         raise DamagedFile(f"{path} is damaged: {error}.") from None
     if header.get("format") != _FORMAT:
         raise DamagedFile(f"{path} is no checkpoint of this program.")
-    if header["sha256"] != _digest(header["tree"], tensors):
+    if header.get("sha256") != _digest(header.get("tree", ""), tensors):
         raise DamagedFile(f"{path} is damaged: its content does not match its checksum.")
-    tree: dict[str, Any] = _restore(json.loads(header["tree"]), tensors)
+    try:  # a checksum proves no good will: whoever made the file made that too
+        tree = _restore(json.loads(header["tree"]), tensors)
+    except (KeyError, ValueError, TypeError, RecursionError) as error:
+        raise DamagedFile(f"{path} is damaged: its tree cannot be read ({type(error).__name__}).") from None
+    if not isinstance(tree, dict):
+        raise DamagedFile(f"{path} is damaged: it must hold a mapping; found {type(tree).__name__}.")
     return tree
 
 

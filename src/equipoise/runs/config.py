@@ -63,7 +63,7 @@ class RunConfig:
     @property
     def folder(self) -> str:
         """The run's folder below the root: suite / label / seed, in characters every file system takes."""
-        task = f"/task-{self.options['task']}" if self.method == "stl" else ""
+        task = "/" + slug(f"task-{self.options['task']}") if self.method == "stl" else ""
         return f"{slug(self.suite)}/{slug(self.label)}{task}/seed-{self.seed}"
 
     @property

@@ -32,8 +32,8 @@ from typing import Any, BinaryIO, cast
 from equipoise.runs import toml
 from equipoise.runs.checkpoint import UNFINISHED, DamagedFile, read_checkpoint, write_checkpoint, write_whole
 from equipoise.runs.config import RunConfig
+from equipoise.runs.marks import TABLES, cut, mark, marks_in, refuse_links
 
-TABLES = ("metrics.csv", "steps.csv")
 DIAGNOSIS = "diagnosis.json"
 _CHECKPOINT = "checkpoint.safetensors"
 _PREVIOUS = "checkpoint.previous.safetensors"
@@ -120,7 +120,7 @@ class RunFolder:
         newest = self.path / _CHECKPOINT
         if newest.exists():
             os.replace(newest, self.path / _PREVIOUS)
-        write_checkpoint(newest, {"tables": {name: _mark(self.path / name) for name in TABLES}, "state": state})
+        write_checkpoint(newest, {"tables": {name: mark(self.path / name) for name in TABLES}, "state": state})
 
     def load(self) -> dict[str, Any] | None:
         """The newest good state, the tables cut back to it; None when the run has to start from its beginning."""
@@ -128,8 +128,8 @@ class RunFolder:
             path = self.path / name
             try:
                 tree = read_checkpoint(path)
-                for table, (length, digest) in tree["tables"].items():
-                    _cut(self.path / table, length, digest)
+                for table, length, digest in marks_in(tree, path):
+                    cut(self.path / table, length, digest)
             except FileNotFoundError:
                 continue
             except DamagedFile as error:
@@ -146,7 +146,7 @@ class RunFolder:
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """Write the result, which makes the run finished; the older checkpoint is no longer needed."""
-        checksums = {name: _mark(self.path / name)[1] for name in _HASHED}
+        checksums = {name: mark(self.path / name)[1] for name in _HASHED}
         body = {"checksums": checksums, "result": dict(result)}
         text = json.dumps({"sha256": _digest_of(body), **body}, indent=1)
         write_whole(self.path / "result.json", text.encode())
@@ -183,6 +183,7 @@ def open_run(
 
 def _open_run(path: Path, force: bool, say: Callable[[str], None], patience: float) -> Iterator[RunFolder]:
     path.mkdir(parents=True, exist_ok=True)
+    refuse_links(path)
     with (path / ".lock").open("ab+", buffering=0) as lock:
         _take(cast("BinaryIO", lock), path, say, patience)
         (path / "error.txt").unlink(missing_ok=True)
@@ -250,15 +251,15 @@ def _read_result(path: Path) -> Mapping[str, Any] | None:
     try:
         content = json.loads(file.read_text("utf-8"))
         stored = content.pop("sha256")
-        good = stored == _digest_of(content)
+        good = stored == _digest_of(content) and set(content["checksums"]) <= set(_HASHED)
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, AttributeError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         good = False
     if not good:
         raise DamagedFile(f"{file} is damaged: it does not match its checksum.")
     for name, digest in content["checksums"].items():
-        if _mark(path / name)[1] != digest:
+        if mark(path / name)[1] != digest:
             raise DamagedFile(f"{path / name} is damaged: it is not the file the run ended with.")
     result: Mapping[str, Any] = content["result"]
     return result
@@ -272,24 +273,8 @@ def _read_table(path: Path) -> list[dict[str, float]]:
     whole = text[: text.rfind("\n") + 1]  # a row being written right now has no end yet
     try:
         return [{k: float(v) for k, v in row.items() if v} for row in csv.DictReader(io.StringIO(whole))]
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, csv.Error):
         raise DamagedFile(f"{path} is damaged: a row does not hold numbers.") from None
-
-
-def _mark(path: Path) -> tuple[int, str]:
-    """Length and hash of a file; of nothing where there is none."""
-    data = path.read_bytes() if path.exists() else b""
-    return len(data), hashlib.sha256(data).hexdigest()
-
-
-def _cut(path: Path, length: int, digest: str) -> None:
-    """Cut a table back to the length it had, if what it had then is still there."""
-    data = path.read_bytes() if path.exists() else b""
-    if hashlib.sha256(data[:length]).hexdigest() != digest or len(data) < length:
-        raise DamagedFile(f"{path} is damaged: the rows before the checkpoint are not those that were written.")
-    if len(data) > length:
-        with path.open("r+b") as file:
-            file.truncate(length)
 
 
 def _digest_of(content: Mapping[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -140,7 +141,12 @@ _TRACKERS: dict[str, Callable[[RunConfig, Path, int], Tracker]] = {
 
 def _kept_id(folder: Path, name: str) -> str | None:
     file = folder / f"{name}.id"
-    return file.read_text("utf-8").strip() if file.exists() else None
+    if not file.exists():
+        return None
+    found = file.read_text("utf-8", "replace").strip()
+    if not re.fullmatch(r"[A-Za-z0-9_-]{1,128}", found):
+        raise ValueError(f"{file} must hold a run's id, of letters, digits, - and _; found {found[:40]!r}.")
+    return found
 
 
 def _keep_id(folder: Path, name: str, value: str) -> None:

@@ -20,6 +20,7 @@ from .chemistry import ATOMIC_NUMBERS
 from .molecules import ATOM_REFERENCE, Molecules
 
 _VERSION = 1
+_MOST = 2**27  # bytes; all molecules unpack to 40 million, and a small file can be made to unpack to any number
 _FIXED_DATE = (1980, 1, 1, 0, 0, 0)  # the same molecules give the same file
 
 
@@ -74,6 +75,8 @@ def decode(data: bytes) -> Molecules:
             raise DamagedFile(f"it says it unpacks to {size:,} bytes; all of QM9 takes less than {_MOST:,}")
         with np.load(io.BytesIO(data), allow_pickle=False) as archive:
             arrays = {name: archive[name] for name in archive.files}
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise DamagedFile("it holds other things than arrays")
     except (
         ValueError,
         OSError,

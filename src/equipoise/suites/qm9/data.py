@@ -135,7 +135,10 @@ def load_permutation(path: Path) -> npt.NDArray[np.int64]:
     if path.suffix in (".t", ".pt", ".pth"):
         import torch
 
-        return np.asarray(torch.load(path, weights_only=True), dtype=np.int64)
+        try:
+            return np.asarray(torch.load(path, weights_only=True), dtype=np.int64)
+        except Exception as error:  # what a damaged or hostile file raises is torch's affair
+            raise ValueError(f"{path} should be one tensor of whole numbers, saved by torch.save.") from error
     if path.suffix == ".npy":
         return np.asarray(np.load(path, allow_pickle=False), dtype=np.int64)
     return np.loadtxt(path, dtype=np.int64)
