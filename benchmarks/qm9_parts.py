@@ -88,12 +88,8 @@ def speed_of(args, **changes):
 
 def config(args, method, seed=0, epochs=1, **settings):
     suite = "qm9" if args.data else "qm9-sample"
-    return configure(
-        suite,
-        method,
-        seed=seed,
-        settings={"epochs": epochs, "batch_size": args.batch, "device": args.device, **settings},
-    )
+    fixed = {"epochs": epochs, "batch_size": args.batch, "device": args.device}
+    return configure(suite, method, seed=seed, settings={**fixed, **settings})
 
 
 def attempt(label, work):
