@@ -23,13 +23,20 @@ class Whole(nn.Module):
         super().__init__()
         self.model = model
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor) -> tuple[Tensor, list[Tensor]]:
         features = self.model.trunk(x)
-        return features, torch.cat([head(features) for head in self.model.heads], 1)
+        return features, [head(features) for head in self.model.heads]
 
 
-def losses_of(prediction: Tensor) -> list[Tensor]:
-    return [(prediction[:, k] - k - 1).square().mean() for k in range(prediction.shape[1])]
+def losses_of(predictions: list[Tensor]) -> list[Tensor | None]:
+    return [(prediction - k - 1).square().mean() for k, prediction in enumerate(predictions)]
+
+
+def without_one(predictions: list[Tensor], rank: int | None) -> list[Tensor | None]:
+    """The losses where the second half of the batch, which is rank 1's, has no labels for task 1."""
+    losses = losses_of(predictions)
+    losses[1] = None if rank == 1 else losses_of([p[:4] for p in predictions])[1]
+    return losses
 
 
 def rows_of(x: Tensor, rank: int | None) -> Tensor:
@@ -40,6 +47,11 @@ def train(scenario: str, rank: int | None) -> dict[str, Any]:
     """Three SGD steps; without a rank, on the whole batch and unwrapped."""
     torch.manual_seed(rank or 0)
     make, where, wrap = SCENARIOS[scenario]
+
+    def look(step: int) -> tuple[Tensor, list[Tensor | None]]:
+        features, predictions = whole(rows_of(x + step, rank))
+        return features, without_one(predictions, rank) if "absent" in scenario else losses_of(predictions)
+
     model, x = net(), inputs(8)
     balancer = make(model)
     whole: nn.Module = Whole(model)
@@ -48,12 +60,14 @@ def train(scenario: str, rank: int | None) -> dict[str, Any]:
     trace = []
     for step in range(STEPS):
         model.zero_grad()
-        features, prediction = whole(rows_of(x + step, rank))
-        shared = {"features": features, "parameters": list(model.trunk.parameters()), "module": None}[where]
-        balancer(losses_of(prediction), shared).backward()
+        features, losses = look(step)
+        shared = {"features": features, "parameters": list(model.trunk.parameters())}.get(where)
+        balancer(losses, shared).backward()
         with torch.no_grad():
             for p in model.parameters():
                 p -= 0.02 * p.grad
+            if balancer.needs_after_step:
+                balancer.after_step(look(step)[1])
         trace.append(balancer.weights)
     return {"net": [full(p) for p in model.parameters()], "weights": trace}
 
@@ -100,7 +114,29 @@ def moco(model: Net, **options: Any) -> eq.Balancer:
     return eq.MoCo(3, gamma=0.5, **options).double()
 
 
+def fixed_graph(whole: nn.Module) -> nn.Module:
+    return DistributedDataParallel(whole, static_graph=True)
+
+
+def ldc(model: Net) -> eq.Balancer:
+    return eq.LDC(3).double()
+
+
+def famo(model: Net) -> eq.Balancer:
+    return eq.FAMO(3).double()
+
+
+def mgda(model: Net, **options: Any) -> eq.Balancer:
+    return eq.MGDA(3, **options).double()
+
+
 SCENARIOS: dict[str, Any] = {
+    "static_graph, ldc": (ldc, "losses", fixed_graph),
+    "static_graph, famo": (famo, "losses", fixed_graph),
+    "find_unused, absent, ldc": (ldc, "losses", unused),
+    "find_unused, absent, famo": (famo, "losses", unused),
+    "find_unused, absent, mgda": (lambda m: mgda(m, shared=m.trunk), "module", unused),
+    "find_unused, absent, mgda, parameters": (mgda, "parameters", unused),
     "low_memory": (lambda m: fixed(m, low_memory=True, heads="weighted"), "parameters", DistributedDataParallel),
     "find_unused": (lambda m: moco(m, shared=m.trunk), "module", unused),
     "fsdp trunk": (moco, "features", trunk_sharded),
