@@ -1,6 +1,6 @@
-"""The API reference, written from the docstrings while the site is built.
+"""Pages that are made while the site is built: the API reference, from the docstrings, and the stored results.
 
-MkDocs calls `on_files`. Nothing is stored: the pages cannot be older than the code. A public name that belongs to no
+MkDocs calls `on_files`. Nothing is copied: the pages cannot be older than the code. A public name that belongs to no
 page stops the build.
 """
 
@@ -50,6 +50,7 @@ OPTION = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.+)", re.DOTALL)
 SIGNS = re.compile(r"[*_\[\]\\<]")  # what Markdown would take for its own
 WIDTH = 88  # of a signature
 DOCS = Path(__file__).parents[1]
+RESULTS = DOCS.parent / "results"
 
 
 def on_files(files: Any, config: Any) -> Any:
@@ -58,6 +59,8 @@ def on_files(files: Any, config: Any) -> Any:
 
     for path, text in pages().items():
         files.append(File.generated(config, path, content=text))
+    for path in RESULTS.glob("*.md"):
+        files.append(File.generated(config, f"results/{path.name}", abs_src_path=str(path)))
     return files
 
 

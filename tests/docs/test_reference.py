@@ -40,7 +40,8 @@ def test_a_name_without_a_page_stops_the_build(api, monkeypatch):
 def test_every_page_is_in_the_menu(api):
     menu = set(re.findall(r"[\w/-]+\.md", (ROOT / "mkdocs.yml").read_text().split("\nnav:")[1]))
     pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
-    assert menu == pages | set(api.pages())
+    results = {f"results/{path.name}" for path in (ROOT / "results").glob("*.md")}
+    assert menu == pages | results | set(api.pages())
 
 
 def test_a_docstring_as_markdown(api):
