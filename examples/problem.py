@@ -1,8 +1,8 @@
 """What the trainer examples share: two properties of real molecules, predicted from what the molecules are made of.
 
 The 5,000 molecules of QM9 that ship with the package. The polarisability is nearly a sum over the atoms and learnt in
-a few steps; how far charges are apart hardly follows from a list of atoms, so its loss stays twenty times as large:
-two tasks of unlike difficulty, in the smallest real form.
+a few steps; how far charges are apart hardly follows from a list of atoms, so its loss stays nearly ten times as
+large: two tasks of unlike difficulty, in the smallest real form.
 """
 
 from __future__ import annotations

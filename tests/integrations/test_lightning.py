@@ -6,6 +6,7 @@ import importlib
 import sys
 import warnings
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -112,6 +113,22 @@ def test_a_run_continued_within_an_epoch_starts_no_epoch(tmp_path: Path) -> None
     fit(resumed, batches(same=True), max_epochs=3, path=tmp_path / "at.ckpt")
     assert resumed.balancer.step == unbroken.balancer.step == 3 * BATCHES
     equal(resumed, unbroken)
+
+
+def test_an_epoch_that_is_announced_again_is_not_started_again() -> None:
+    """Version 2.4 does that when a run is continued within an epoch."""
+    module, trainer = Module("dwa"), SimpleNamespace(current_epoch=1)
+    first, second = BalancerCallback(), BalancerCallback()
+    first.setup(trainer, module, "fit")
+    first.on_train_epoch_start(trainer, module)
+    module.balancer(module.losses(batches()[0]))
+    second.setup(trainer, module, "fit")
+    second.load_state_dict(first.state_dict())
+    second.on_train_epoch_start(trainer, module)
+    assert not module.balancer.new_epoch
+    trainer.current_epoch = 2
+    second.on_train_epoch_start(trainer, module)
+    assert module.balancer.new_epoch
 
 
 def test_logs_go_to_loggers_and_to_callbacks_and_are_of_the_first_look(tmp_path: Path) -> None:
