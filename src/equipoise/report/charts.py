@@ -161,7 +161,7 @@ def time_bars(comparison: Comparison) -> list[Bar]:
             display_name(row.label),
             index,
             seconds[row.label] / (base or 1.0),
-            (f"{seconds[row.label] / base:.2f} × LS, " if base else "") + f"{1000 * seconds[row.label]:.3g} ms",
+            (f"{seconds[row.label] / base:.2f} × LS, " if base else "") + _duration(seconds[row.label]),
         )
         for index, row in _rows(comparison)
     ]
@@ -245,6 +245,10 @@ def _spans(curves: Sequence[Curve], ratio: float = 20.0) -> bool:
 
 def _thin(items: Sequence[T]) -> Sequence[T]:
     return items[:: max(1, len(items) // POINTS)]
+
+
+def _duration(seconds: float) -> str:
+    return f"{seconds:.3g} s" if seconds >= 1 else f"{1000 * seconds:.3g} ms"
 
 
 def _mean(entries: Sequence[Entry], name: str) -> float:

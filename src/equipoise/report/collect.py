@@ -150,8 +150,18 @@ def _mixed(suite: type[Suite], rows: Sequence[Row]) -> list[str]:
             found.append(f"The rows do not share `{name}`: {', '.join(sorted(values))}.")
     epochs = {run.config.epochs for row in rows for entry in row.entries for run in entry.runs}
     if epochs and max(epochs) < suite.protocol.epochs:
-        found.append(f"Trained for {max(epochs)} epochs; the suite's protocol is {suite.protocol.epochs}.")
+        trained = count(max(epochs), "epoch")
+        found.append(f"Trained for {trained}; the suite's protocol is {suite.protocol.epochs}.")
     return found
+
+
+def count(number: int, what: str) -> str:
+    """The number with its noun.
+
+    >>> count(1, "seed"), count(3, "seed")
+    ('1 seed', '3 seeds')
+    """
+    return f"{number} {what}" if number == 1 else f"{number} {what}s"
 
 
 def _result(run: Run) -> Mapping[str, Any]:

@@ -12,8 +12,9 @@ from typing import Any
 from equipoise.report.charts import Heat
 from equipoise.report.collect import Comparison
 from equipoise.report.tables import display_name
+from equipoise.runs.store import DIAGNOSIS
 
-FILE = "diagnosis.json"
+_DRAWN = 12  # tasks up to which the cosines are drawn: the section on conflict has eight of more
 _COLUMNS = {"losses": "loss", "gradient_norms": "gradient", "weights": "weight", "pull": "pull"}
 
 
@@ -34,7 +35,7 @@ def diagnoses(comparison: Comparison) -> list[Diagnosed]:
     """One of each row: of its first run that has one."""
     found = []
     for row in comparison.rows:
-        files = (run.path / FILE for entry in row.entries for run in entry.runs)
+        files = (run.path / DIAGNOSIS for entry in row.entries for run in entry.runs)
         path = next((path for path in files if path.exists()), None)
         if path is not None:
             found.append(_read(display_name(row.label), path))
@@ -53,7 +54,7 @@ def _of(name: str, content: Mapping[str, Any]) -> Diagnosed:
     tasks = [str(task) for task in content["tasks"]]
     kept = {title: _numbers(content[key]) for key, title in _COLUMNS.items() if content.get(key) is not None}
     heat = None
-    if content.get("cosines") is not None and len(tasks) > 1:
+    if content.get("cosines") is not None and 1 < len(tasks) <= _DRAWN:
         heat = Heat(name, tasks, [_numbers(row) for row in content["cosines"]])
         if any(len(row) != len(tasks) for row in heat.cosine) or len(heat.cosine) != len(tasks):
             raise ValueError

@@ -10,16 +10,19 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 
 import equipoise
 from equipoise.report import charts, svg
-from equipoise.report.collect import Comparison
+from equipoise.report.collect import Comparison, count
 from equipoise.report.diagnoses import diagnoses
 from equipoise.report.render import cell_text, column_title, line_name, number, std_text
 from equipoise.report.tables import Table, make_table, metrics_last
 from equipoise.report.tradeoff import trade_off
 from equipoise.runs import toml
 from equipoise.runs.checkpoint import write_whole
+
+_TIED = "\N{NO-BREAK SPACE}"
 
 
 def write_page(path: Path, comparisons: Sequence[Comparison], *, published: bool = False) -> None:
@@ -42,7 +45,7 @@ def render_page(template: str, **content: Any) -> str:
         lstrip_blocks=True,
     )  # fmt: skip
     environment.globals.update(
-        svg=svg, number=number, std_text=std_text, column_title=column_title, line_name=line_name
+        svg=svg, number=number, std_text=std_text, column_title=column_title, line_name=line_name, breakable=breakable
     )
     script = _asset("page.js")
     return environment.get_template(template).render(
@@ -51,6 +54,17 @@ def render_page(template: str, **content: Any) -> str:
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
         version=equipoise.__version__,
+    )
+
+
+def breakable(text: str) -> Markup:
+    """The text, which may go on in a new line behind an underscore, but not before its arrow.
+
+    >>> breakable("<5_o_Clock")
+    Markup('&lt;5_<wbr>o_<wbr>Clock')
+    """
+    return Markup("_<wbr>").join(
+        escape(part) for part in text.replace(" ↓", _TIED + "↓").replace(" ↑", _TIED + "↑").split("_")
     )
 
 
@@ -87,8 +101,8 @@ def _summary(comparison: Comparison) -> str:
     machine = runs[0].environment
     device = machine.get("gpu") or f"{machine['threads']} of {machine['cores']} cores"
     return (
-        f"{len(comparison.rows)} methods, {len(seeds)} {'seed' if len(seeds) == 1 else 'seeds'}, "
-        f"{max(run.config.epochs for run in runs)} epochs, on {device} with torch {machine['torch']}."
+        f"{count(sum(bool(row.entries) for row in comparison.rows), 'method')}, {count(len(seeds), 'seed')}, "
+        f"{count(max(run.config.epochs for run in runs), 'epoch')}, on {device} with torch {machine['torch']}."
     )
 
 
