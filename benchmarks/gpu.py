@@ -86,7 +86,7 @@ def sync(scenario: str) -> Callable[[Row, str], str]:
         change: Callable[[Any], Any] = {
             "all": lambda ls: ls,
             "absent": lambda ls: [ls[0], None, ls[2]],
-            "nan": lambda ls: [ls[0], ls[1] * nan, ls[2]],
+            "nan": lambda ls: [ls[0], ls[1] + nan, ls[2]],  # times NaN, the network's own backward would make NaNs
         }[scenario]
         problem.clear(balancer)
         try:

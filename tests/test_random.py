@@ -3,6 +3,7 @@ import pytest
 import torch
 from scipy import stats
 
+from equipoise import random
 from equipoise.random import make_seed, normal, permutation, uniform
 
 
@@ -132,3 +133,13 @@ def test_make_seed():
     for bad in (-1, 2**63, 1.5, True, "a"):
         with pytest.raises(ValueError, match="`seed` must be a whole number from 0"):
             make_seed(bad)
+
+
+@pytest.mark.parametrize("seed", [0, 7, 2**63 - 1, 2**40 + 3])
+def test_numpy_and_torch_make_the_same_words(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few numbers on a CPU come from numpy, others from torch: a seed means the same everywhere."""
+    for step in (0, 1, 2**33 + 5):
+        few = random._words(torch.tensor(seed), torch.tensor(step), (3, 5))
+        with monkeypatch.context() as patch:
+            patch.setattr(random, "_FEW", 0)
+            assert torch.equal(few, random._words(torch.tensor(seed), torch.tensor(step), (3, 5)))

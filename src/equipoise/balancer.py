@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict
 
 import torch
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from equipoise.capture import Capture, tensors_in
 from equipoise.checks import Checked
 from equipoise.distributed import broadcast_from_first, join_losses, world_size
-from equipoise.losses import Batch, Losses, OutOfRange, label_counts, read, task_names
+from equipoise.losses import Batch, Losses, OutOfRange, all_finite, label_counts, read, task_names
 
 Shared: TypeAlias = "Tensor | Sequence[Tensor] | Iterator[Tensor]"
 
@@ -145,13 +145,12 @@ class Balancer(Checked):
             if ok is None:
                 self._check_result(scalar, weights, values)
             if self.training:
-                self._advance(batch._replace(journal=None), weights)
-        except BaseException as error:
-            batch.take_back()
-            if isinstance(error, OutOfRange) and self.on_nonfinite == "skip":
-                self.skipped = True
-                return self._dropped(values)
-            raise
+                self._advance(batch, weights)
+        except OutOfRange:
+            if self.on_nonfinite != "skip":
+                raise
+            self.skipped = True
+            return self._dropped(values)
         return scalar if ok is None else torch.where(ok, scalar, 0.0)
 
     @property
@@ -223,9 +222,14 @@ class Balancer(Checked):
 
     @torch.no_grad()
     def _advance(self, batch: Batch, weights: Tensor) -> None:
-        batch.keep(self.last_weights, weights.to(self.last_weights))
-        batch.keep(self.new_epoch, torch.zeros_like(self.new_epoch))
-        batch.keep(self.step, self.step + 1)
+        batch.keep(self.last_weights, weights)
+        if batch.ok is None:
+            self.new_epoch.zero_()
+            self.step.add_(1)
+        else:
+            batch.keep(self.new_epoch, torch.zeros_like(self.new_epoch))
+            batch.keep(self.step, self.step + 1)
+        batch.commit()
         if self.uses_epochs and self.epoch_steps is None and not torch.compiler.is_compiling():
             self._calls += 1
             if self._calls == 1000:
@@ -261,6 +265,21 @@ class Balancer(Checked):
         super().__setstate__(state)  # type: ignore[no-untyped-call]
         self._capture.resume()
 
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True, assign: bool = False) -> Any:
+        """Like any module's, but all or nothing: a state that does not fit leaves this one as it was."""
+        modules = list(self.modules())
+        before = [{n: t if t is None else t.clone() for n, t in m._buffers.items()} for m in modules]
+        params = [p.detach().clone() for p in self.parameters()]
+        try:
+            return super().load_state_dict(state_dict, strict, assign)
+        except BaseException:
+            for module, tensors in zip(modules, before, strict=True):
+                module._buffers.update(tensors)
+            with torch.no_grad():
+                for param, value in zip(self.parameters(), params, strict=True):
+                    param.copy_(value)
+            raise
+
     def _load_from_state_dict(
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
@@ -268,6 +287,9 @@ class Balancer(Checked):
         stored = state_dict.get(f"{prefix}last_weights")
         if isinstance(stored, Tensor) and stored.shape != self.last_weights.shape:
             error_msgs.append(f"the state is of a balancer of {stored.numel()} tasks; this one has {self.num_tasks}.")
+        for name, tensor in state_dict.items():
+            if name.startswith(prefix) and isinstance(tensor, Tensor) and not tensor.is_meta and not all_finite(tensor):
+                error_msgs.append(f"the state's `{name}` must be finite; found NaN or infinity in it.")
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

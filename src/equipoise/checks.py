@@ -32,7 +32,7 @@ class Checked(nn.Module):
 
     def _check_losses(self, values: Tensor, mask: Tensor | None) -> Tensor | None:
         """Raise or mark a skip where the values can be looked at; else latch, and return whether all is well."""
-        detached = values.detach()
+        detached = values.detach().to(self.last_weights.dtype)  # what the state holds: 1e300 is infinite in float32
         if values.is_cuda or torch.compiler.is_compiling():
             bad = (~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE
             refused = self._refused(detached)
@@ -42,12 +42,16 @@ class Checked(nn.Module):
                 bad = torch.where(mask.any(), torch.where(mask, bad, 0), NOBODY)
             self.failed.copy_(torch.maximum(self.failed, bad.to(torch.uint8)))
             return ~(bad > 0).any()
-        self.skipped = False
+        if self.skipped:
+            self.skipped = False
         if mask is not None and not bool(mask.any()):
             self._complain(torch.full_like(self.failed, NOBODY))
+        low, high = torch.aminmax(detached)
+        if math.isfinite(high.item()) and math.isfinite(low.item()) and low.item() >= self._least:
+            return None  # the usual case, in one cheap look
         if not all_finite(detached):
             if self.on_nonfinite == "raise":
-                self._complain((~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE, detached)
+                self._complain((~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE, values.detach())
             self.skipped = True
             return None
         refused = self._refused(detached)
@@ -73,6 +77,11 @@ class Checked(nn.Module):
             "on_nonfinite='skip' drops such steps."
         )
 
+    @property
+    def _least(self) -> float:
+        """No finite loss of this size or more is refused; infinity where `_refused` must be asked."""
+        return SMALLEST if self.needs_positive else -math.inf
+
     def _refused(self, values: Tensor) -> Tensor | None:
         """Why the method cannot take a finite loss, as what `failed` latches, 0 where it can; None: it takes any."""
         return (values < SMALLEST).to(torch.uint8) * NON_POSITIVE if self.needs_positive else None
@@ -94,6 +103,6 @@ class Checked(nn.Module):
         if values is None and self.on_nonfinite == "skip":
             return
         raise ValueError(
-            f"the loss of task {self.tasks[task]!r} must be finite{found}. "
-            "on_nonfinite='skip' drops such steps instead."
+            f"the loss of task {self.tasks[task]!r} must be finite{found} ({self.last_weights.dtype} is what the state "
+            "holds). on_nonfinite='skip' drops such steps instead."
         )

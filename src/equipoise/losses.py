@@ -13,6 +13,7 @@ from torch import Tensor
 Losses: TypeAlias = "Sequence[Tensor | None] | Tensor | Mapping[str, Tensor | None]"
 
 SMALLEST = 1e-30  # a loss below it has no logarithm or quotient to learn from: 1 / l is near what float32 holds
+LARGEST = 1e30  # of an option that multiplies losses
 ABSENT = 1.0  # what an absent task's loss reads as: finite, positive, and masked out of every result
 
 
@@ -28,7 +29,7 @@ class Batch(NamedTuple):
     ok: bool scalar on the device when bad losses could not raise here, else None (known to be good).
     given: the caller's own scalars (None where absent), or the stacked tensor they came in.
     factor: [K], by how much the local gradient of each task counts in the joined loss; None means 1.
-    journal: what `keep` wrote over, so that a step that fails can be taken back; None where nobody looks.
+    pending: state that `keep` was given, written by `commit` when the step has come to its end; None: at once.
     """
 
     losses: Tensor
@@ -36,7 +37,7 @@ class Batch(NamedTuple):
     ok: Tensor | None
     given: tuple[Tensor | None, ...] | Tensor
     factor: Tensor | None
-    journal: list[tuple[Tensor, Tensor]] | None = None
+    pending: list[tuple[Tensor, Tensor]] | None = None
 
     @property
     def values(self) -> Tensor:
@@ -58,16 +59,16 @@ class Batch(NamedTuple):
             new = torch.where(self.present, new, old)
         if self.ok is not None:
             new = torch.where(self.ok, new, old)
-        if self.journal is not None:
-            self.journal.append((old, old.clone()))
-        old.copy_(new)
+        if self.pending is None:
+            old.copy_(new)
+        else:
+            self.pending.append((old, new))
 
-    @torch.no_grad()
-    def take_back(self) -> None:
-        """Put the state back as it was before this step."""
-        while self.journal:
-            old, before = self.journal.pop()
-            old.copy_(before)
+    def commit(self) -> None:
+        """Write what is pending, all at once; a step that fails before leaves the state as it was."""
+        if self.pending:
+            torch._foreach_copy_([old for old, _ in self.pending], [new for _, new in self.pending])
+            self.pending.clear()
 
 
 def read(

@@ -7,9 +7,13 @@ CUDA graph, and resuming needs no more than the two counters. Made for weights a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
+
+_FEW = 4096  # words that numpy makes on a CPU, where its operators cost half of torch's
 
 
 def make_seed(seed: int | None) -> Tensor:
@@ -69,12 +73,25 @@ def _centred(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtyp
 
 def _words(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
     """One 32-bit word an index, all distinct: a bijection of the index under two keys made of seed and step."""
-    low, high = _mix(torch.stack([seed, seed >> 32]).to(torch.int32) ^ step.to(torch.int32)).unbind()
-    index = torch.arange(torch.Size(shape).numel(), dtype=torch.int32, device=seed.device)
-    return _mix(_mix(index ^ low) ^ high).view(tuple(shape))
+    count = torch.Size(shape).numel()
+    if count <= _FEW and seed.device.type == "cpu" and not torch.compiler.is_compiling():
+        number = int(seed.item())
+        halves = np.array([number, number >> 32]).astype(np.int32) ^ np.array(step.item()).astype(np.int32)
+        few = _hash(halves, np.arange(count, dtype=np.int32))
+        return torch.from_numpy(few).view(tuple(shape))
+    keys = torch.stack([seed, seed >> 32]).to(torch.int32) ^ step.to(torch.int32)
+    index = torch.arange(count, dtype=torch.int32, device=seed.device)
+    words: Tensor = _hash(keys, index)
+    return words.view(tuple(shape))
 
 
-def _mix(x: Tensor) -> Tensor:
+def _hash(keys: Any, index: Any) -> Any:
+    """For tensors and numpy's arrays alike."""
+    low, high = _mix(keys)
+    return _mix(_mix(index ^ low) ^ high)
+
+
+def _mix(x: Any) -> Any:
     """Scramble fresh 32-bit words in place, one to one, so that changing one bit changes half of them.
 
     The multipliers and shifts are those of the two-round hash with the least bias known (Wellons' search).

@@ -160,8 +160,8 @@ def test_long_runs_stay_finite():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"gamma": -1.0}, "`gamma` must be at least 0; found -1.0"),
-        ({"lr": float("nan")}, "`lr` must be at least 0; found nan"),
+        ({"gamma": -1.0}, "`gamma` must be at least 0 and at most 1e\\+06; found -1.0"),
+        ({"lr": float("nan")}, "`lr` must be at least 0 and at most 1e\\+06; found nan"),
         ({"second_look": "later"}, "`second_look` must be 'same' or 'next'; found 'later'"),
         ({"min_losses": [0.0]}, r"`min_losses` must be 2 finite numbers; found \[0.0\]"),
     ],

@@ -107,3 +107,14 @@ def test_absent_tasks_keep_their_share():
 def test_options(options, message):
     with pytest.raises(ValueError, match=message):
         eq.GO4Align(3, **options)
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(2.0**-20, 2.0**20, width=32) | st.sampled_from([1.0, 2.0]), min_size=2, max_size=12))
+def test_two_groups_in_numpy_are_those_in_torch(entries: list[float]) -> None:
+    """All tasks present on a CPU: the short form; a mask that leaves none out asks for the general one."""
+    x = torch.tensor(entries, dtype=torch.float64)
+    short, general = group_means(x, None, 2), group_means(x, torch.ones_like(x, dtype=torch.bool), 2)
+    errors = [(x - means).square().sum().item() for means in (short, general)]
+    assert errors[0] <= errors[1] * (1 + 1e-9) + 1e-9 * x.square().sum().item()
+    torch.testing.assert_close(short.sum(), x.sum())

@@ -18,7 +18,7 @@ from equipoise.ldc.objective import log_ratio, lower, ratio, rescale
 from equipoise.ldc.pairs import Pairs
 from equipoise.ldc.presets import preset_options
 from equipoise.ldc.router import FeatureRouter, SigmoidRouter, SoftmaxRouter
-from equipoise.losses import SMALLEST, Batch, nearest
+from equipoise.losses import ABSENT, LARGEST, SMALLEST, Batch, nearest
 
 ROUTERS = ("softmax", "sigmoid", "sigmoid-free", "softmax-clamped")
 NORMALIZATIONS = ("rescale", "log", "ratio")
@@ -143,7 +143,7 @@ class LDC(Balancer):
         return cls(num_tasks, tasks=tasks, **preset_options(name, count or 1, options))
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:
-        n = self._normalised(batch.losses, batch)
+        n = self._normalised(batch.losses, batch.present, batch)
         sigma = self._sigma(batch.present, n, shared)
         weights = sigma.detach()
         g = self._lower(weights if self.router_objective == "upper" else sigma, n)
@@ -165,10 +165,11 @@ class LDC(Balancer):
             return g
         return g / (sigma.detach() if self.divide == "detached" else sigma).sum()
 
-    def _normalised(self, losses: Tensor, batch: Batch | None = None) -> Tensor:
+    def _normalised(self, losses: Tensor, present: Tensor | None, batch: Batch | None = None) -> Tensor:
         """n; with `batch`, the first losses of a task are kept."""
         if self.min_losses is not None:
             losses = losses - self.min_losses.to(losses)
+            losses = losses if present is None else torch.where(present, losses, ABSENT)
         if self.normalize is None:
             return losses
         if self.scales is not None:
@@ -220,15 +221,18 @@ class LDC(Balancer):
             return means
         return join_losses(means, None, torch.full_like(means, samples), self.process_group)[0]
 
+    @property
+    def _least(self) -> float:
+        if self.min_losses is not None:
+            return math.inf
+        return TINY if self.normalize == "rescale" else super()._least
+
     def _refused(self, values: Tensor) -> Tensor | None:
         if self.min_losses is not None:
             values = values - self.min_losses.to(values)
         if self.needs_positive:
             return (values < SMALLEST).to(torch.uint8) * NON_POSITIVE
         if self.normalize == "rescale":
-            eager = not (values.is_cuda or torch.compiler.is_compiling())
-            if eager and values.abs().min().item() >= TINY:  # the usual case, in one cheap look
-                return None
             return ((values.abs() < TINY) & (self.first_losses == 0.0)).to(torch.uint8) * ZERO_FIRST
         return None
 
@@ -236,7 +240,7 @@ class LDC(Balancer):
         if reason == ZERO_FIRST:
             return f"must be at least {TINY:g} in size at first for normalize='rescale', which divides by it"
         if reason == NON_POSITIVE and self.min_losses is not None:
-            return f"must be above its `min_losses` for normalize={self.normalize!r} ({SMALLEST:g} or more)"
+            return f"must be above its `min_losses` for normalize={self.normalize!r}"
         return super()._rule(reason)
 
     def _constant(self, name: str, given: Any, option: str, lowest: float) -> None:
@@ -276,11 +280,11 @@ def _factors(discrepancy: float | None, penalty: float | None) -> tuple[float, f
         )
     if penalty is None:
         discrepancy = 0.1 if discrepancy is None else discrepancy
-        if not (math.isfinite(discrepancy) and discrepancy >= 0.0):
-            raise ValueError(f"`discrepancy` must be a finite number, 0 or more; found {discrepancy!r}.")
+        if not 0.0 <= discrepancy <= LARGEST:
+            raise ValueError(f"`discrepancy` must be from 0 to {LARGEST:g}; found {discrepancy!r}.")
         return 1.0, float(discrepancy)
-    if not (math.isfinite(penalty) and penalty > 0.0):
-        raise ValueError(f"`penalty` must be a finite number above 0; found {penalty!r}.")
+    if not 0.0 < penalty <= LARGEST:
+        raise ValueError(f"`penalty` must be above 0 and at most {LARGEST:g}; found {penalty!r}.")
     if penalty < 1.0:
         warnings.warn(
             f"penalty={penalty:g} is the factor of the weighted losses in f + penalty g; the paper's experiments, "

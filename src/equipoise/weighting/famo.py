@@ -16,6 +16,7 @@ from equipoise.distributed import join_losses, world_size
 from equipoise.losses import Batch, Losses, label_counts, read
 
 EPSILON = 1e-8
+FASTEST = 1e6  # beyond it the squares of Adam's gradients leave float32 within a few steps
 BETA1, BETA2, ADAM_EPSILON = 0.9, 0.999, 1e-8
 
 
@@ -61,8 +62,8 @@ class FAMO(Balancer):
     ) -> None:
         super().__init__(num_tasks, **common)
         for name, value in (("gamma", gamma), ("lr", lr)):
-            if not value >= 0:
-                raise ValueError(f"`{name}` must be at least 0; found {value}.")
+            if not 0 <= value <= FASTEST:
+                raise ValueError(f"`{name}` must be at least 0 and at most {FASTEST:g}; found {value}.")
         if second_look not in ("same", "next"):
             raise ValueError(f"`second_look` must be 'same' or 'next'; found {second_look!r}.")
         least = torch.zeros(self.num_tasks) if min_losses is None else torch.as_tensor(min_losses).float().clone()
@@ -89,11 +90,12 @@ class FAMO(Balancer):
         self.register_buffer("awaited", torch.zeros(self.num_tasks, dtype=torch.bool))  # tasks to look at again
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
+        logits = self.logits
         if self.training and not self.needs_after_step:
-            self._update(batch)
+            logits = self._update(batch)
         excess = self._excess(batch.losses, batch.present)
         log = excess.log()
-        z = batch.only(self.logits, -torch.inf).softmax(0).to(log)
+        z = batch.only(logits, -torch.inf).softmax(0).to(log)
         ratio = z / excess.detach()
         c = ratio.sum()
         if self.training:
@@ -123,10 +125,11 @@ class FAMO(Balancer):
         batch.keep(self.awaited, torch.zeros_like(self.awaited))
 
     @torch.no_grad()
-    def _update(self, batch: Batch) -> None:
-        """One step of Adam on the logits of the tasks that were looked at twice."""
+    def _update(self, batch: Batch) -> Tensor:
+        """One step of Adam on the logits of the tasks that were looked at twice; returns the new logits."""
         now = self._excess(batch.values, batch.present).log().to(self.before)
-        twice = batch._replace(present=self.awaited if batch.present is None else self.awaited & batch.present)
+        present = self.awaited if batch.present is None else self.awaited & batch.present
+        twice = batch._replace(present=present)
         fell = twice.only(self.before - now)
         z = twice.only(self.logits, -torch.inf).softmax(0)  # all nan when no task was, which is not kept
         gradient = z * (fell - torch.dot(z, fell)) + self.gamma * self.logits
@@ -140,11 +143,16 @@ class FAMO(Balancer):
             (self.logits, logits), (self.moment1, moment1), (self.moment2, moment2), (self.updates, updates),
         ):  # fmt: skip
             twice.keep(old, new, per_task=True)
+        return torch.where(present, logits, self.logits)
 
     def _excess(self, losses: Tensor, present: Tensor | None) -> Tensor:
         """How far the losses are above their bounds; 1 for absent tasks."""
         excess = losses - self.min_losses.to(losses) + EPSILON
         return excess if present is None else torch.where(present, excess, 1.0)
+
+    @property
+    def _least(self) -> float:
+        return math.inf
 
     def _refused(self, values: Tensor) -> Tensor:
         return (self._excess(values, None) <= 0).to(torch.uint8) * NON_POSITIVE

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
@@ -72,12 +76,25 @@ def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
     if groups == 1:
         mean = x.mean() if present is None else torch.where(present, x, 0.0).sum() / present.sum()
         return mean.expand_as(x)
+    if groups == 2 and present is None and len(x) > 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return torch.from_numpy(_two_means(x.numpy()))
     label = (x >= _group_bounds(x, present, groups)[:, None]).sum(0)
     member = (label == torch.arange(groups, device=x.device)[:, None]).to(x)
     if present is not None:
         member = member * present
     means = (member * x).sum(1) / member.sum(1).clamp(min=1.0)
     return means[label]
+
+
+def _two_means(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """`group_means` for two groups in numpy, whose operators cost a third of torch's on few numbers."""
+    ascending = np.sort(x)
+    total = np.cumsum(ascending - ascending.mean())[:-1] / (max(abs(ascending[0]), abs(ascending[-1])) or 1.0)
+    ends = np.arange(1, len(x))
+    cut = np.argmax(total * total / (ends * ends[::-1]))
+    tail = x >= ascending[cut + 1]
+    means: npt.NDArray[Any] = np.where(tail, x[tail].mean(), x.mean() if tail.all() else x[~tail].mean())
+    return means
 
 
 def _group_bounds(x: Tensor, present: Tensor | None, groups: int) -> Tensor:

@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch
+from equipoise.losses import LARGEST, SMALLEST, Batch
 
 
 class STCH(Balancer):
@@ -36,8 +36,8 @@ class STCH(Balancer):
         self, num_tasks: int | None = None, *, mu: float = 1.0, warmup: int = 4, **common: Unpack[CommonOptions]
     ) -> None:
         super().__init__(num_tasks, **common)
-        if not mu > 0:
-            raise ValueError(f"`mu` must be above 0; found {mu}.")
+        if not SMALLEST <= mu <= LARGEST:
+            raise ValueError(f"`mu` must be from {SMALLEST:g} to {LARGEST:g}; found {mu}.")
         if isinstance(warmup, bool) or not isinstance(warmup, int) or warmup < 0:
             raise ValueError(f"`warmup` must be a whole number of at least 0; found {warmup!r}.")
         self.mu = mu
@@ -62,8 +62,9 @@ class STCH(Balancer):
             batch.keep(self.nadir, nadir, per_task=True)
             batch.keep(self.seen, seen, per_task=True)
         warm = epoch <= self.warmup
-        y = batch.only((batch.losses / nadir.to(batch.losses)).log() / self.mu, -torch.inf)
-        smooth = self.mu * batch.num_present * y.logsumexp(0)
-        scalar = torch.where(warm, batch.only(batch.losses.log()).sum(), smooth)
-        share = torch.where(warm, 1.0, batch.num_present * y.detach().softmax(0))
-        return scalar, batch.only(share / batch.values)
+        values = batch.values
+        y = batch.only((values / nadir.to(values)).log() / self.mu, -torch.inf)
+        value = torch.where(warm, batch.only(values.log()).sum(), self.mu * batch.num_present * y.logsumexp(0))
+        weights = batch.only(torch.where(warm, 1.0, batch.num_present * y.softmax(0)) / values)
+        linear = torch.dot(weights, batch.losses)  # the gradient, which is known: nothing else is differentiated
+        return value + (linear - linear.detach()), weights

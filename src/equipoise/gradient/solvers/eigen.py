@@ -61,5 +61,7 @@ def _next_round(half: int, device: torch.device) -> Tensor:
     if half == 1:
         return seat
     seats = torch.where(seat % 2 == 1, seat + 2, seat - 2)
-    seats[0], seats[2], seats[-1] = 0, 1, 2 * half - 2
+    # Written without assignments to single entries, each of which would wait for a copy to the device.
+    for place, player in ((0, 0), (2, 1), (2 * half - 1, 2 * half - 2)):
+        seats = torch.where(seat == place, player, seats)
     return seats
