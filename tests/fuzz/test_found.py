@@ -51,6 +51,7 @@ def test_losses_without_a_reciprocal(name: str, tiny: float) -> None:
     [("ls", (3e38, 3e38)), ("famo", (1.0, 3e38)), ("go4align", (1e-20, 3e38)), ("dwa", (3e38, 3e38))],
 )
 @pytest.mark.parametrize("rule", ["raise", "skip"])
+@pytest.mark.filterwarnings("ignore:(invalid value|overflow):RuntimeWarning")
 def test_results_beyond_float32(name: str, values: tuple[float, float], rule: Any) -> None:
     """The weights or the scalar were infinite, and the state kept them."""
     balancer = eq.make(name, 2, on_nonfinite=rule)
@@ -66,6 +67,77 @@ def test_results_beyond_float32(name: str, values: tuple[float, float], rule: An
             return
         assert rule == "skip" and scalar.item() == 0.0
     same(balancer.state_dict(), before)
+
+
+@pytest.mark.parametrize("how", ["log", "ratio", "rescale", None])
+def test_an_absent_task_whose_lower_bound_is_what_absence_reads_as(how: Any) -> None:
+    """1 - 1 = 0 stood for the absent loss, and 0 log 0 is NaN."""
+    balancer = eq.LDC(2, normalize=how, min_losses=(-2.0, 1.0))
+    assert torch.isfinite(balancer(losses(-1.0, 2.0)))
+    plain = copy.deepcopy(balancer)(losses(-1.0, 7.0), present=[True, False])
+    assert torch.isfinite(plain)
+    assert balancer([losses(-1.0)[0], None]).item() == plain.item()
+
+
+@pytest.mark.parametrize("smooth", [1e-300, 1e-45])
+def test_a_smoothing_that_float32_takes_for_none(smooth: float) -> None:
+    """The slope of a root at 0 is infinite: the gradient was NaN where two losses were equal."""
+    with pytest.raises(ValueError, match="`smooth` must be 0 or"):
+        eq.LDC(2, smooth=smooth)
+
+
+def test_moco_with_gradients_beside_which_1_is_rounding() -> None:
+    """The projection on the simplex found no threshold."""
+    x = torch.nn.Parameter(torch.ones(2))
+    balancer = eq.MoCo(2)
+    balancer([x[0] * 1e20, x[1] * 1e19], shared=[x]).backward()
+    torch.testing.assert_close(balancer.weights, torch.tensor([0.0, 1.0]))
+
+
+@pytest.mark.parametrize("name", ["dwa", "ldc", "famo"])
+def test_losses_that_the_state_cannot_hold(name: str) -> None:
+    """A float64 loss of 1e300 was kept as infinity in the float32 state, and nothing was right afterwards."""
+    balancer = eq.make(name, 2)
+    before = copy.deepcopy(balancer.state_dict())
+    with pytest.raises(ValueError, match="'1' must be finite; found 1e"):
+        balancer(losses(1.0, 1e300, dtype=torch.float64))
+    same(balancer.state_dict(), before)
+    assert torch.isfinite(eq.make(name, 2).double()(losses(1.0, 1e300, dtype=torch.float64)))
+
+
+@pytest.mark.parametrize("name", ["mgda", "ldc", "moco", "famo", "uw"])
+def test_a_state_that_does_not_fit_changes_nothing(name: str) -> None:
+    """Loading stopped half way: the state was of two balancers then."""
+    x = torch.nn.Parameter(torch.ones(2))
+    balancer, other = eq.make(name, 2), eq.make(name, 2)
+    for one, factor in ((balancer, 1.0), (other, 3.0)):
+        one([x[0] * factor + 1, x[1] * x[0] + 2], shared=[x]).backward()
+    before = copy.deepcopy(balancer.state_dict())
+    good = other.state_dict()
+    first, last = next(iter(good)), list(good)[-1]
+    wrong: list[dict[str, Any]] = [
+        {k: v for k, v in good.items() if k != first},
+        {**good, "stranger": torch.ones(1)},
+        {**good, last: torch.ones(7, 7)},
+        {**good, "last_weights": torch.full((2,), torch.nan)},
+        {**good, "step": 3},
+        eq.make(name, 3).state_dict(),
+        eq.make("dwa", 2).state_dict(),
+    ]
+    for state in wrong:
+        with pytest.raises(RuntimeError, match="Error"):
+            balancer.load_state_dict(state)
+        same(balancer.state_dict(), before)
+    halved = {k: v.half() if v.is_floating_point() else v for k, v in good.items()}
+    if name in ("mgda", "moco"):  # 2^16, where the scale of float16 gradients starts, is no float16 number
+        with pytest.raises(RuntimeError, match="`gradient_scale` must be finite"):
+            balancer.load_state_dict(halved)
+    doubled = {k: v.double() if v.is_floating_point() else v for k, v in good.items()}
+    balancer.load_state_dict(doubled)
+    assert all(
+        torch.equal(a, b) and a.dtype == b.dtype
+        for a, b in zip(balancer.state_dict().values(), good.values(), strict=True)
+    )
 
 
 GAME = torch.tensor([[2.0, 1.0, 0.0], [-1.0, 1.0, 0.5], [0.0, -1.0, 2.0]])

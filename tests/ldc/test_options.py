@@ -11,8 +11,8 @@ from ldc.helpers import step
 
 BAD = [
     ({"penalty": 2.0, "discrepancy": 0.1}, "give `discrepancy`.*or `penalty`.*not both; found discrepancy=0.1 and pen"),
-    ({"discrepancy": -1.0}, "`discrepancy` must be a finite number, 0 or more; found -1.0"),
-    ({"penalty": 0.0}, "`penalty` must be a finite number above 0; found 0.0"),
+    ({"discrepancy": -1.0}, "`discrepancy` must be from 0 to 1e[+]30; found -1.0"),
+    ({"penalty": 0.0}, "`penalty` must be above 0 and at most 1e[+]30; found 0.0"),
     ({"router": "softmx"}, "no router 'softmx'; did you mean 'softmax'?"),
     ({"router": "sigmoid_free"}, "did you mean 'sigmoid-free'?"),
     ({"router_objective": "uper"}, "`router_objective` must be one of.*found 'uper': did you mean 'upper'?"),
@@ -29,7 +29,7 @@ BAD = [
     ({"pairs": [(0, 1, 2)]}, "two different tasks"),
     ({"pairs": None}, "`pairs` must be one of.*or a list of pairs; found None"),
     ({"pairs": [3]}, "two different tasks"),
-    ({"smooth": -1.0}, "`smooth` must be a finite number, 0 or more; found -1.0"),
+    ({"smooth": -1.0}, "`smooth` must be 0 or a finite number of at least 1e-30; found -1.0"),
     ({"floor": 1.0}, "`floor` must be at least 0 and below 1; found 1.0"),
     ({"floor": 0.1, "router": "sigmoid"}, "`floor` is for router='softmax'"),
     ({"divide": "none"}, "`divide` must be one of"),

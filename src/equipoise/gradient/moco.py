@@ -90,6 +90,7 @@ def _onto_simplex(point: Tensor, present: Tensor | None) -> Tensor:
     """The nearest point with entries at least 0 that sum to 1; absent entries take no part."""
     if present is not None:
         point = torch.where(present, point, -torch.inf)
+    point = point - point.max()  # nothing changes, and 1 counts beside entries of any size
     ordered = point.sort(descending=True).values
     count = torch.arange(1, len(point) + 1, dtype=point.dtype, device=point.device)
     excess = (ordered.cumsum(0) - 1.0) / count

@@ -47,8 +47,8 @@ class RunningGradients(GradientBalancer):
             if self.training:
                 batch.keep(self.gram_average, moved.to(self.gram_average))
             return None, moved
+        self._check_range(game, factors, self.average if self.average.numel() else rows)
         average = self._room(rows)
-        self._check_range(game, factors, average)
         part = (rate * ones).to(average).unsqueeze(1)
         target = rows.to(average).mul_(factors.to(average).unsqueeze(1))
         if batch.ok is not None:
@@ -58,12 +58,13 @@ class RunningGradients(GradientBalancer):
 
     def _check_range(self, game: Game, factors: Tensor, average: Tensor) -> None:
         """Refuse, before anything is kept, what the average cannot hold; where it may be looked at."""
-        longest = (game.gram.diagonal().sqrt().clamp(min=1.0) * factors.abs()).amax()  # factors are cast as well
         most = torch.finfo(average.dtype).max
-        if may_look(longest) and bool(longest > most):
+        longest = (game.gram.diagonal().sqrt().clamp(min=1.0) * factors.abs()).amax()  # factors are cast as well
+        total = game.batch.only(game.losses.abs()).sum()
+        if may_look(longest) and not bool((longest <= most) & (total <= most)):
             raise OutOfRange(
-                f"the gradients that {type(self).__name__} averages must have norms of at most {most:g}; found "
-                f"{longest:g}. on_nonfinite='skip' drops such steps."
+                f"the gradients that {type(self).__name__} averages, and the sum of the losses, must be at most "
+                f"{most:g} in size; found {longest:g} and {total:g}. on_nonfinite='skip' drops such steps."
             )
 
     def _room(self, rows: Tensor) -> Tensor:
@@ -78,6 +79,7 @@ class RunningGradients(GradientBalancer):
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         stored = state_dict.get(f"{prefix}average")
-        if isinstance(stored, Tensor) and stored.shape != self.average.shape:
+        fits = isinstance(stored, Tensor) and (stored.numel() == 0 or stored.shape[:-1] == (self.num_tasks,))
+        if isinstance(stored, Tensor) and fits and stored.shape != self.average.shape:
             self.average = torch.zeros_like(stored, device=self.average.device)
         super()._load_from_state_dict(state_dict, prefix, *args)

@@ -145,7 +145,7 @@ class DoubleLoopLDC(LDC):
         values, mask, _ = read(losses, self.tasks, self._named, None)
         if world_size(self.process_group) > 1:
             values, mask, _ = join_losses(values, mask, None, self.process_group)
-        n = self._normalised(values)
+        n = self._normalised(values, mask)
         return self._lower(self._sigma(mask, n, shared), n)
 
     def _gradients(self, scalar: Tensor, inputs: Sequence[Tensor], retain_graph: bool = False) -> list[Tensor]:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from equipoise.ldc import objective
-from equipoise.losses import nearest
+from equipoise.losses import SMALLEST, nearest
 from equipoise.random import make_seed, permutation
 
 KINDS = ("chain", "shuffle", "all")
@@ -22,8 +22,8 @@ class Pairs(nn.Module):
 
     def __init__(self, num_tasks: int, pairs: str | Sequence[Sequence[int]], smooth: float) -> None:
         super().__init__()
-        if not (math.isfinite(smooth) and smooth >= 0.0):
-            raise ValueError(f"`smooth` must be a finite number, 0 or more; found {smooth!r}.")
+        if not (math.isfinite(smooth) and (smooth == 0.0 or smooth >= SMALLEST)):
+            raise ValueError(f"`smooth` must be 0 or a finite number of at least {SMALLEST:g}; found {smooth!r}.")
         self.smooth = float(smooth)
         self.listed: Tensor | None
         self.seed: Tensor

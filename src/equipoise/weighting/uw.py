@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
-
 import torch
 from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
 from equipoise.losses import Batch
+
+MOST = 80.0  # float32 holds exp(80)
 
 
 class UW(Balancer):
@@ -31,8 +31,8 @@ class UW(Balancer):
 
     def __init__(self, num_tasks: int | None = None, *, init: float = 0.0, **common: Unpack[CommonOptions]) -> None:
         super().__init__(num_tasks, **common)
-        if not math.isfinite(init):
-            raise ValueError(f"`init` must be finite; found {init}.")
+        if not -MOST <= init <= MOST:
+            raise ValueError(f"`init` must be from {-MOST:g} to {MOST:g}; found {init}.")
         self.log_variance = nn.Parameter(torch.full((self.num_tasks,), float(init)))
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
