@@ -14,6 +14,8 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.distributed_c10d import PrefixStore
+from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 from typing_extensions import override
 
@@ -74,12 +76,26 @@ def process_group(device: str) -> Iterator[Ranks]:
     ours = not dist.is_initialized()
     if ours:
         # Numbers on the processor, such as who wants to stop, need not wait for the device.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if device == "cuda" else "gloo", timeout=_PATIENCE)
+        backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+        dist.init_process_group(backend, timeout=_PATIENCE, **_meeting_point())
     try:
         yield Ranks()
     finally:
         if ours:
             dist.destroy_process_group()
+
+
+def _meeting_point() -> dict[str, Any]:
+    """Where ranks that torchrun has started again find each other.
+
+    Its store still has the addresses of those before them. On one machine the number of the restart keeps them apart;
+    on several, whose numbers may differ, they meet as torch has it.
+    """
+    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if restarts == "0" or os.environ.get("LOCAL_WORLD_SIZE") != os.environ["WORLD_SIZE"]:
+        return {}
+    store, rank, size = next(rendezvous("env://"))
+    return {"store": PrefixStore(f"restart-{restarts}", store), "rank": rank, "world_size": size}
 
 
 @contextmanager
