@@ -27,6 +27,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("out", type=Path)
     parser.add_argument("runs", type=Path, nargs="+")
     parser.add_argument("--note", action="append", default=[], help="a sentence to stand under the table")
+    parser.add_argument("--drop", action="append", default=[], help="a column's key whose numbers mean nothing here")
     options = parser.parse_args(arguments)
     groups: dict[tuple[str, str], list[dict[str, str]]] = defaultdict(list)
     for path in options.runs:
@@ -37,6 +38,7 @@ def main(arguments: list[str] | None = None) -> None:
     for (suite, epochs), rows in groups.items():
         comparison = compare(suite, epochs, rows, options.note)
         table = make_table(comparison)
+        table = replace(table, columns=[column for column in table.columns if column.key not in options.drop])
         name = suite if sum(s == suite for s, _ in groups) == 1 else f"{suite}-{epochs}"
         (options.out / f"{name}.csv").write_text(to_csv(table))
         metrics = {metric.name for metric in comparison.metrics}
