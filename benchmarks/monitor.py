@@ -1,17 +1,18 @@
 """What `eq.Monitor` at its default adds to a training step, and what a look costs by itself.
 
 The same step (trunk 64-512-512-512-256, K heads, batch 64, Adam, one thread) with a watched balancer and with one
-that nobody watches. Both stretches are as long as the monitor's stride, so each holds one look, and they take turns
-(plain, watched, watched, plain). A busy machine cannot tell a hundredth of a step by that, so what the monitor adds
-is also timed inside it: its hook in steps between looks, its looks, and all of that over the whole training.
+that nobody watches take turns (plain, watched, watched, plain), a few steps at a time: that shows the steps between
+looks, of which a busy machine cannot tell a hundredth. So what the monitor adds is also timed inside it, by medians:
+its hook in steps between looks, its looks, and what both come to, a look in a hundred steps.
 
-    python benchmarks/monitor.py --rounds 5
-    python benchmarks/monitor.py --quick     # one round of the first setting, printed only
+    python benchmarks/monitor.py --rounds 25
+    python benchmarks/monitor.py --quick     # a few rounds of the first setting, printed only
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 import time
 from collections.abc import Callable
@@ -25,7 +26,8 @@ import harness
 from mlp import Net
 
 EVERY = 100  # the default
-BATCH, LENGTH = 64, 500
+BATCH, LENGTH = 64, 400
+TOGETHER = 4  # steps between turns
 SETTINGS = [
     ("ldc", 3, "features"),
     ("ldc", 40, "features"),
@@ -64,22 +66,12 @@ def problem(method: str, num_tasks: int, where: str, *, watched: bool) -> Watche
     return Watched(step, monitor, balancer)
 
 
-def stretch(watched: Watched) -> Callable[[], None]:
-    """As many steps as hold one look."""
-
-    def call() -> None:
-        for _ in range(EVERY):
-            watched.step()
-
-    return call
-
-
-def added(method: str, num_tasks: int, where: str, steps: int = LENGTH) -> tuple[float, float, float]:
-    """Of a watched training: seconds inside the monitor's hook between looks (each), at looks (each), over all time."""
+def added(method: str, num_tasks: int, where: str) -> tuple[float, float, float, float]:
+    """Seconds of a step, of the monitor's hook between looks, and at a look; and how many looks took gradients."""
     watched = problem(method, num_tasks, where, watched=True)
     monitor = watched.monitor
     assert monitor is not None
-    see, between, looks = monitor._see, [], []
+    see, steps, between, looks = monitor._see, [], [], []
 
     def timed(*args: object) -> None:
         began = time.perf_counter()
@@ -88,49 +80,52 @@ def added(method: str, num_tasks: int, where: str, steps: int = LENGTH) -> tuple
 
     monitor._handle.remove()
     watched.balancer.register_forward_hook(timed, with_kwargs=True)
-    for _ in range(5):
-        watched.step()  # torch warms up
-    between.clear()
-    began = time.perf_counter()
-    while monitor.steps < steps:
+    while monitor.steps < LENGTH:
+        began = time.perf_counter()
         watched.step()
-    whole = time.perf_counter() - began
-    return sum(between) / len(between), sum(looks) / len(looks), (sum(between) + sum(looks)) / whole
+        if monitor.steps % EVERY:
+            steps.append(time.perf_counter() - began)
+    taken = sum(row["lowest_cosine"] is not None for row in monitor.history)
+    return statistics.median(steps), statistics.median(between), statistics.fmean(looks), taken
 
 
 def row_of(method: str, num_tasks: int, where: str, rounds: int) -> list[object]:
     plain, watched = (problem(method, num_tasks, where, watched=flag) for flag in (False, True))
-    (timing,) = harness.compare(stretch(plain), {"watched": stretch(watched)}, rounds, warmup=1)
-    between, look, part = added(method, num_tasks, where)
-    milliseconds = timing.milliseconds / EVERY
+    (timing,) = harness.compare(plain.step, {"watched": watched.step}, rounds, repeat=TOGETHER)
+    step, between, look, taken = added(method, num_tasks, where)
+    part = ((EVERY - 1) * between + look) / (EVERY * step)
     return [
-        f"{method}, {where}", num_tasks, f"{milliseconds:.1f}", str(timing) if rounds > 1 else f"{timing.ratio:.3f}",
-        f"{1e6 * between:.0f}", f"{1e3 * look:.1f}", f"{100 * part:.2f} %",
+        f"{method}, {where}", num_tasks, f"{1e3 * step:.2f}", str(timing), f"{1e6 * between:.1f}",
+        f"{1e3 * look:.2f}", taken, f"{100 * part:.2f} %",
     ]  # fmt: skip
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--quick", action="store_true", help="one round of the first setting, printed only")
+    parser.add_argument("--rounds", type=int, default=25)
+    parser.add_argument("--quick", action="store_true", help="a few rounds of the first setting, printed only")
     parser.add_argument("--out", default="docs/benchmarks/monitor.md")
     args = parser.parse_args()
     torch.set_num_threads(1)
-    settings, rounds = (SETTINGS[:1], 1) if args.quick else (SETTINGS, args.rounds)
+    settings, rounds = (SETTINGS[:1], 3) if args.quick else (SETTINGS, args.rounds)
     rows = []
     for setting in settings:
         rows.append(row_of(*setting, rounds))
         print(rows[-1], file=sys.stderr)
-    header = ["method, `shared`", "K", "step, ms", "watched / plain", "between looks, µs", "a look, ms", "of the time"]
+    header = [
+        "method, `shared`", "K", "step, ms", "watched / plain", "between looks, µs", "a look, ms", "with gradients",
+        "of the time",
+    ]  # fmt: skip
     text = "\n\n".join(
         [
             "# What the monitor costs",
             harness.environment("equipoise"),
-            f"`eq.Monitor(balancer)` at its default, a look every {EVERY} steps: the time of {EVERY} watched steps "
-            f"over that of {EVERY} that nobody watches, the median of {rounds} rounds in turns, and the quartiles. The "
-            "last columns are timed inside the monitor: a step without a look, a look, and all of it over the time of "
-            f"a training of {LENGTH} steps. Written by `benchmarks/monitor.py`; MLP 64-512-512-512-256, K heads, batch "
-            f"{BATCH}, Adam.",
+            f"`eq.Monitor(balancer)` at its default, a look every {EVERY} steps. *Watched / plain*: the time of a step "
+            f"over that of one that nobody watches, {TOGETHER} at a time in turns, the median of {rounds} rounds and "
+            "the quartiles. The other columns are taken inside the monitor in a training of "
+            f"{LENGTH} steps: the median step, its hook in a step without a look (median), a look (mean), how many of "
+            f"the {LENGTH // EVERY} looks took gradients, and what it comes to over the time of {EVERY} steps. "
+            f"Written by `benchmarks/monitor.py`; MLP 64-512-512-512-256, K heads, batch {BATCH}, Adam.",
             harness.table(header, rows),
         ]
     )
