@@ -135,13 +135,13 @@ def _read(balancer: LDC, result: Any) -> tuple[Batch, list[Tensor] | None]:
 
 def _g(balancer: LDC, result: Any) -> Tensor:
     batch, shared = _read(balancer, result)
-    n = balancer._normalised(batch.losses)
+    n = balancer._normalised(batch.losses, batch.present)
     return balancer._lower(balancer._sigma(batch.present, n, shared), n)
 
 
 def _f(balancer: LDC, result: Any) -> Tensor:
     batch, shared = _read(balancer, result)
-    n = balancer._normalised(batch.losses)
+    n = balancer._normalised(batch.losses, batch.present)
     sigma = balancer._sigma(batch.present, n, shared)
     gap: Tensor = balancer.pairs(balancer._compared(sigma, n), batch.present, balancer.step)
     return gap
