@@ -58,8 +58,9 @@ def test_losses_alone(loss, expected):
     assert "give `shared`" in said([1.0, loss])
 
 
-def test_gradients_count_more_than_losses():
-    assert "plain summing" in said([1.0, 50.0], RIGHT_ANGLES)
+@pytest.mark.parametrize(("loss", "expected"), [(9.9, "plain summing"), (10.1, "Compare eq.LS with")])
+def test_losses_that_gradients_do_not_confirm(loss, expected):
+    assert expected in said([1.0, loss], RIGHT_ANGLES)
 
 
 @pytest.mark.parametrize(("scale", "method"), [(5.0, "eq.UPGrad"), (20.0, "eq.NashMTL")])
@@ -88,6 +89,7 @@ def test_conflict_at_a_price():
 def test_it_is_one_sentence():
     for text in (
         said(), said(gradients=RIGHT_ANGLES), said(gradients=OPPOSED), said([1.0, 50.0]), said([1.0]),
+        said([1.0, 50.0], RIGHT_ANGLES),
         said(gradients=OPPOSED, costs=costs(1.2)), said(gradients=OPPOSED, extra=["stuck"]),
         said(gradients=torch.diag(torch.tensor([1.0, 0.01])).tolist()),
     ):  # fmt: skip

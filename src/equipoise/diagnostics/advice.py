@@ -48,6 +48,12 @@ def advise(look: Look, findings: Sequence[Finding], costs: Costs | None = None) 
         return (
             "Look at the gradients before choosing: give `shared`, the features or the parameters tasks have in common."
         )
+    losses = look.discrepancy
+    if losses is not None and losses.ratio > UNEVEN:
+        return (
+            "Compare eq.LS with a loss-only method such as eq.LDC: the losses differ in size "
+            f"({losses.ratio:.3g} times), their gradients here do not ({spread:.3g} times)."
+        )
     return "Stay with plain summing, eq.LS: the tasks' gradients are of like size and hardly conflict."
 
 
