@@ -79,7 +79,7 @@ def make(row: Row, tasks: int) -> eq.Balancer:
     """The row's method for this many tasks; options that are a number a task are cut or repeated."""
     options = dict(row.options)
     for name, value in options.items():
-        value = value(3) if callable(value) else value
+        value = value(tasks if name == "router" else 3) if callable(value) else value
         options[name] = tuple(value[i % len(value)] for i in range(tasks)) if isinstance(value, tuple) else value
     return eq.make(row.name, tasks, **options)
 
