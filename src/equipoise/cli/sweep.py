@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -34,7 +34,6 @@ from equipoise.registry import methods as all_methods
 from equipoise.report.collect import STL, Comparison, collect
 from equipoise.runs.compare import NOT_IN_ALL, plan
 from equipoise.runs.config import RunConfig, configure
-from equipoise.runs.engine import Outcome
 from equipoise.runs.sweep import LAMBDAS, Over, fixed_weights, lambda_grid, order_ablation, weight_sweep
 from equipoise.runs.tune import (
     LAMBDA,
@@ -62,7 +61,7 @@ def sweep(
     ] = None,
     methods: Annotated[
         str | None,
-        typer.Option("--methods", "-m", help="Which; without it ldc, and with --budget all."),
+        typer.Option("--methods", "-m", help="With stl, Δm is against our own. Without it: ldc, or all."),
     ] = None,
     seeds: Seeds = "0,1,2",
     settings: Settings = None,
@@ -92,14 +91,16 @@ def sweep(
 
     Ctrl-C keeps what is done; the same command goes on from there, Optuna's trials included.
     """
+    named = split(methods) if methods is not None else ["all"] if budget is not None else ["ldc"]
     this = _Sweep(
         suite,
         whole_numbers(seeds, "--seeds"),
         all_settings(settings, device, data),
         Work(out, jobs, force, track, engine, address),
         None if storage is None else check_storage(storage),
+        with_single=STL in named or named == ["all"],
     )
-    named = None if methods is None else split(methods)
+    named = [name for name in named if name != STL]
     if budget is not None:
         for option, value in (("--over", over), ("--grid", grid), ("--trials", trials)):
             if value is not None:
@@ -110,7 +111,7 @@ def sweep(
             raise ValueError("--over order has nothing to choose: leave --grid and --trials out.")
         this.order(_one(named))
     elif over == "weights":
-        this.weights(named or ["ldc"], None if grid is None else numbers(grid, "--grid"), trials)
+        this.weights(named, None if grid is None else numbers(grid, "--grid"), trials)
     else:
         if grid is not None and trials is not None:
             raise ValueError("--grid says which values, --trials lets Optuna choose them: give one of the two.")
@@ -126,12 +127,12 @@ class _Sweep:
     settings: dict[str, Any]
     work: Work
     storage: str | None
+    with_single: bool  # whether single-task learning is to be the base of delta-m
 
     def lambdas(self, method: str, values: Sequence[float], trials: int | None) -> None:
         if trials is None:
             configs = lambda_grid(self.suite, method, values, self.seeds, self.settings)
-            outcomes = self.work.carry_out(configs)
-            self._finish(configs, outcomes, lambda found: tables.lambdas(found, method))
+            self._run_and_finish(configs, lambda found: tables.lambdas(found, method))
             return
         check_tunable(self.suite)
         base = configure(self.suite, method, settings=self.settings)
@@ -140,7 +141,7 @@ class _Sweep:
         search = Search(self.suite, method, tuple(self.seeds), LAMBDA, self.settings)
         found = self._tune([search], trials)[0]
         configs = [config for trial in found for config in trial.configs]
-        self._finish(configs, [], lambda comparison: tables.lambdas(comparison, method))
+        self._run_and_finish(configs, lambda comparison: tables.lambdas(comparison, method), done=True)
 
     def weights(self, beside: Sequence[str], first: Sequence[float] | None, draws: int | None) -> None:
         count = len(configure(self.suite, "ls", settings=self.settings).tasks)
@@ -152,34 +153,30 @@ class _Sweep:
             raise ValueError(f"--grid fixes the weights of two tasks; {self.suite} has {count}: draw some by --trials.")
         points = fixed_weights(count, first) if draws is None else fixed_weights(count, draws=draws)
         configs = weight_sweep(self.suite, beside, points, self.seeds, self.settings)
-        outcomes = self.work.carry_out(configs)
-        self._finish(configs, outcomes, tables.front)
+        self._run_and_finish(configs, tables.front)
 
     def order(self, method: str) -> None:
         configs = order_ablation(self.suite, method, self.seeds, self.settings)
-        outcomes = self.work.carry_out(configs)
-        self._finish(configs, outcomes, tables.orders)
+        self._run_and_finish(configs, tables.orders)
 
-    def under_one_budget(self, budget: int, named: list[str] | None) -> None:
+    def under_one_budget(self, budget: int, named: list[str]) -> None:
         check_tunable(self.suite)
-        if named is None or named == ["all"]:
-            named = [name for name in all_methods() if name not in NOT_IN_ALL]
-        tuned = list(dict.fromkeys(["ls", *(name for name in named if name != STL)]))
+        if named == ["all"]:
+            named = [name for name in all_methods() if name not in (*NOT_IN_ALL, STL)]
+        tuned = list(dict.fromkeys(["ls", *named]))
         searches = [
             Search(self.suite, method, (seed,), space_of(self.suite, method, self.settings), self.settings)
             for seed in self.seeds
             for method in tuned
         ]
-        single = plan(self.suite, [STL], self.seeds, self.settings) if STL in named else []
-        outcomes = self.work.carry_out(single) if single else []
         found = self._tune(searches, budget)
         of = {(search.method, search.seeds[0]): trials for search, trials in zip(searches, found, strict=True)}
-        configs = [*single, *(config for trials in found for trial in trials for config in trial.configs)]
+        configs = [config for trials in found for trial in trials for config in trial.configs]
 
         def show(comparison: Comparison) -> Comparison:
             return tables.gains(comparison, of, budget)
 
-        self._finish(configs, outcomes, show)
+        self._run_and_finish(configs, show, done=True)
 
     def _tune(self, searches: Sequence[Search], trials: int) -> list[list[Trial]]:
         with sweep_folder(self.work.out) as prefix:
@@ -192,17 +189,20 @@ class _Sweep:
                 force=self.work.force,
             )
 
-    def _finish(self, configs: Sequence[RunConfig], outcomes: Sequence[Outcome], show: Any) -> None:
-        """The sweep's own table, and the page of what it shows."""
-        for comparison in collect(folders(self.work.out, configs)):
+    def _run_and_finish(
+        self, configs: Sequence[RunConfig], show: Callable[[Comparison], Comparison | None], *, done: bool = False
+    ) -> None:
+        """What is not done yet, then the sweep's own table, and the page of what it shows."""
+        single = plan(self.suite, [STL], self.seeds, self.settings) if self.with_single else []
+        missing = single if done else [*single, *configs]
+        outcomes = self.work.carry_out(missing) if missing else []
+        for comparison in collect(folders(self.work.out, [*single, *configs])):
             write_report(self.work.out / "report.html", [show(comparison) or comparison])
         end(outcomes)
 
 
-def _one(named: list[str] | None) -> str:
+def _one(named: list[str]) -> str:
     """The form of LDC whose options are varied."""
-    if named is None:
-        return "ldc"
     if len(named) != 1:
-        raise ValueError(f"--methods must name one form of LDC here; found {', '.join(named)}.")
+        raise ValueError(f"--methods must name one form of LDC here; found {', '.join(named) or 'none'}.")
     return named[0]

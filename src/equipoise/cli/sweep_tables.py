@@ -50,7 +50,7 @@ def lambdas(comparison: Comparison, method: str) -> None:
     chosen = min((v for v in validated.values() if v), key=statistics.fmean, default=None)
     table = _table(
         "lambda",
-        *(["Δm, validation (%) ↓"] if chosen else []),
+        *(["Δm, published STL, validation (%) ↓"] if chosen else []),
         *scores.columns(),
         title=f"{display_name(method)}: lambda",
     )
@@ -97,6 +97,7 @@ def orders(comparison: Comparison) -> None:
         console.print(for_terminal(make_table(comparison), console.width))
         return
     rows = [row for row in comparison.rows if row.entries]
+    rows.sort(key=lambda row: not row.label.endswith("pairs=chain"))
     seeds = sorted({entry.seed for row in rows for entry in row.entries})
     table = _table(
         "pairs", *(f"seed {seed}" for seed in seeds), "mean", "against the chain", title="The order of the tasks"
