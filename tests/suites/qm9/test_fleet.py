@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from equipoise.registry import make
+from equipoise.registry import make, methods
 from equipoise.runs.config import configure
 from equipoise.runs.store import read_run
 from equipoise.suites.qm9 import compact, load_sample
@@ -80,6 +80,18 @@ def test_each_run_learns_what_it_learns_alone(data):
             moved = parameters[name].detach() - start[name].detach()
             # Adam makes whole steps even of gradients that are rounding alone: a few entries may go elsewhere.
             assert (found - start[name] - moved).norm() < 0.05 * moved.norm(), (each.label, name)
+
+
+def test_every_method_but_the_double_loop_trains_in_a_fleet(tmp_path):
+    (tmp_path / "ten.npz").write_bytes(compact.encode(load_sample().take(np.arange(10))))
+    names = [name for name in methods() if name != "ldc-double"]
+    fleet = Fleet([config(name, batch_size=8) for name in names], "cpu", data=tmp_path / "ten.npz")
+    before = fleet.trunk.detach().clone()
+    fleet.train_epoch(fleet.epoch_rows(0))
+    assert fleet.steps == 1 and fleet.losses_sum.isfinite().all()
+    torch.testing.assert_close(fleet.losses_sum, fleet.losses_sum[:1].expand_as(fleet.losses_sum))  # one start for all
+    for name, start, end in zip(names, before, fleet.trunk.detach(), strict=True):
+        assert end.isfinite().all() and 0 < (end - start).abs().max() < 1.001e-3, name  # Adam's first step
 
 
 def test_runs_of_other_methods_can_follow(data):
@@ -172,7 +184,13 @@ def test_killed_anywhere_it_ends_with_the_same_numbers(data, tmp_path):
         assert one.result["best_epoch"] == other.result["best_epoch"]
 
 
-def test_a_checkpoint_of_other_runs_is_refused(data, tmp_path):
-    fleet_job.training(data, tmp_path, 1).run()
+def test_a_checkpoint_holds_everything_and_is_refused_to_other_runs(data, tmp_path):
+    first = fleet_job.training(data, tmp_path, 1)
+    first.run()
+    again = fleet_job.training(data, tmp_path, 1)
+    assert again.finished and [run.state() for run in again.runs] == [run.state() for run in first.runs]
+    assert again.runs[0].best["epoch"] == 0 and again.runs[0].plateau.best == again.runs[0].best["score"]
+    for one, other in zip(first.fleet.state()["moments"], again.fleet.state()["moments"], strict=True):
+        assert torch.equal(one, other) and one.any()
     with pytest.raises(ValueError, match="is of other runs"):
         fleet_job.training(data, tmp_path, 2)
