@@ -224,6 +224,16 @@ def test_the_page_asks_for_nothing_and_may_not(browser, report):
     assert browser.run("document.title") == "twin · equipoise"
 
 
+def test_every_row_of_a_long_sweep_has_a_colour(browser, comparison, tmp_path):
+    rows = [replace(comparison.rows[1], label=f"ls:weights=[{place},1]") for place in range(45)]
+    write_page(tmp_path / "long.html", [replace(comparison, rows=rows)])
+    browser.open(tmp_path / "long.html")
+    strokes = "[...document.querySelectorAll('path.line[data-m]')].map(e => getComputedStyle(e).stroke)"
+    found = browser.run(strokes)
+    assert len(found) >= 45
+    assert "none" not in found
+
+
 def test_a_page_of_nothing(browser, tmp_path):
     (tmp_path / "none.html").write_text(page([]), "utf-8")
     browser.complaints.clear()

@@ -35,7 +35,8 @@ def page(comparisons: Sequence[Comparison], *, published: bool = False) -> str:
     """The report as text."""
     sections = [_section(comparison, published) for comparison in comparisons]
     title = ", ".join(section["suite"] for section in sections) or "nothing yet"
-    return render_page("page.html.j2", title=title, sections=sections)
+    colours = max((len(section["names"]) for section in sections), default=0)
+    return render_page("page.html.j2", title=title, sections=sections, colours=colours)
 
 
 def render_page(template: str, **content: Any) -> str:

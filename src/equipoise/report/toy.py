@@ -75,6 +75,7 @@ def toy_page(runs: Mapping[str, Trajectories], failed: Mapping[str, str], sign: 
     return render_page(
         "toy.html.j2",
         title="toy",
+        colours=len(runs),
         steps=steps,
         sign=sign,
         table=toy_table(runs, failed),
