@@ -103,9 +103,16 @@ def _first_sentence(doc: str | None) -> str:
 
 
 def _paragraphs(doc: str | None) -> str:
-    """The docstring up to its example."""
-    lines = (doc or "").split(">>>")[0].splitlines()
-    return "\n".join(line.strip() for line in lines).strip() + "\n"
+    """The docstring up to its example, a line a paragraph; what explains a name begins a line of its own.
+
+    >>> print(_paragraphs("One thing\\n    and another.\\n\\n    size: of it.\\n    "))
+    One thing and another.
+    <BLANKLINE>
+    size: of it.
+    <BLANKLINE>
+    """
+    text = "\n".join(line.strip() for line in (doc or "").split(">>>")[0].splitlines()).strip()
+    return re.sub(r"(?<!\n)\n(?!\n|\w+: )", " ", text) + "\n"
 
 
 def _some(values: Sequence[float]) -> str:

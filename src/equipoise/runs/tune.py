@@ -199,7 +199,9 @@ def _study(store: Any, name: str, search: Search, force: bool) -> Any:
     if force and name in known:
         optuna.delete_study(study_name=name, storage=store)
     study = optuna.create_study(storage=store, study_name=name, direction="minimize", load_if_exists=True)
-    now = toml.dumps({"settings": dict(search.settings), "space": {k: list(v) for k, v in search.space.items()}})
+    now = toml.dumps(
+        {"settings": dict(sorted(search.settings.items())), "space": {k: list(v) for k, v in search.space.items()}}
+    )
     if study.user_attrs.setdefault("search", now) != now:
         raise ValueError(
             f"the sweep of {search.name} was begun with other settings: choose another --out, or --force to begin "
