@@ -5,4 +5,4 @@ from importlib.util import find_spec
 # The callbacks have no examples that run without their trainers, which take seconds to import.
 collect_ignore = ["equipoise/integrations/lightning.py", "equipoise/integrations/transformers.py"]
 if not find_spec("triton"):
-    collect_ignore.append("equipoise/suites/qm9/kernels.py")
+    collect_ignore += ["equipoise/suites/qm9/kernels.py", "equipoise/suites/qm9/launch.py"]
