@@ -23,8 +23,8 @@ COLUMNS = {"balancer/weight/mu", "balancer/weight/alpha", "balancer/loss/mu", "b
            "balancer/discrepancy", "balancer/discrepancy_ratio"}  # fmt: skip
 # The oldest versions that do all of this with the torch of constraints.txt, and the newest there are.
 VERSIONS = {
-    "oldest": ("lightning==2.4.0", "transformers==4.47.0", "accelerate==0.26.0"),
-    "newest": ("lightning", "transformers", "accelerate"),
+    "oldest": ("lightning==2.4.0", "transformers==4.48.0", "accelerate==0.26.0", "pytest"),
+    "newest": ("lightning", "transformers", "accelerate", "pytest"),
 }
 
 
@@ -111,5 +111,7 @@ def test_other_versions_of_the_trainers(age: str, tmp_path: Path) -> None:
     pip = [python, "-m", "pip", "--quiet"]
     subprocess.run([*pip, "install", "-c", ROOT / "constraints.txt", "torch", "numpy", *VERSIONS[age]], check=True)
     subprocess.run([*pip, "freeze"], check=True)
+    callbacks = [python, "-m", "pytest", "tests/integrations"]
+    subprocess.run(callbacks, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT / "src")}, check=True)
     lightning_and_accelerate(tmp_path, python)
     hf_trainer(tmp_path, python)

@@ -102,6 +102,7 @@ def test_equals_a_loop_by_hand(method: str, accumulate: int) -> None:
     equal(module, by_hand(method, accumulate))
 
 
+@pytest.mark.skipif(L.__version__ == "2.4.0", reason="runs the batch again at whose end the checkpoint was written")
 def test_a_run_continued_within_an_epoch_starts_no_epoch(tmp_path: Path) -> None:
     """DWA's averages would be passed on too early."""
     unbroken = Module("dwa")
