@@ -10,6 +10,7 @@ from torch import nn
 
 import equipoise as eq
 from diagnostics.models import Net, everything, same
+from equipoise.diagnostics import costs
 from equipoise.diagnostics.text import SHOWN
 from equipoise.diagnostics.untouched import same_draws, untouched
 
@@ -79,7 +80,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch):
     found = Clock()
-    monkeypatch.setattr("equipoise.diagnostics.costs.time", found)
+    monkeypatch.setattr(costs, "time", found)
     return found
 
 

@@ -90,9 +90,7 @@ def _step(
     balancer = method(len(present), process_group=alone()).to(batch.losses.device)
     given: Losses = batch.given
     mask: Sequence[bool] | None = present
-    if not isinstance(
-        batch.given, Tensor
-    ):  # left out whole: a loss that is only masked still has its backward, of zeros
+    if not isinstance(batch.given, Tensor):  # left out whole: masked, a loss still has its backward, of zeros
         given = tuple(loss if here else None for loss, here in zip(batch.given, present, strict=True))
         mask = None
 
