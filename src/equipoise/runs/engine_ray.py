@@ -60,7 +60,8 @@ def _cluster(ray: Any, address: str | None) -> Iterator[None]:
     quiet = {"log_to_driver": False, "logging_level": "error"}
     if address is None:
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a cluster of our own reports to nobody
-        ray.init(num_cpus=os.cpu_count(), include_dashboard=False, **quiet)
+        # "local": its own, even where another is running.
+        ray.init(address="local", num_cpus=os.cpu_count(), include_dashboard=False, **quiet)
     else:
         ray.init(address=address, **quiet)
     try:
