@@ -58,11 +58,11 @@ def project(gram: Tensor, order: Tensor) -> Tensor:
     """
     tasks = torch.arange(gram.shape[0], device=gram.device).unsqueeze(-1)
     shorten = torch.where(order == tasks, 0.0, 1 / gram.diagonal()[order].clamp(min=TINY))
-    products = gram  # of each task's projected gradient with the original ones
-    taken = []
-    for visited, inverse in zip(order.split(1, 1), shorten.split(1, 1), strict=True):  # type: ignore[no-untyped-call]
-        share = products.gather(1, visited).clamp(max=0.0) * inverse
-        products = torch.addcmul(products, share, gram[visited.squeeze(1)], value=-1.0)
-        taken.append(share)
+    products = gram.clone()  # of each task's projected gradient with the original ones
+    rows, taken = torch.empty_like(gram), torch.empty_like(gram)  # in place: K new matrices would break up the memory
+    for place, (visited, inverse) in enumerate(zip(order.unbind(1), shorten.split(1, 1), strict=True)):  # type: ignore[no-untyped-call]
+        share = products.gather(1, visited.unsqueeze(1)).clamp_(max=0.0).mul_(inverse)
+        products.addcmul_(share, torch.index_select(gram, 0, visited, out=rows), value=-1.0)
+        taken[:, place : place + 1] = share
     eye = torch.eye(gram.shape[0], dtype=gram.dtype, device=gram.device)
-    return eye.scatter_add(1, order, -torch.cat(taken, 1)).sum(0)
+    return eye.scatter_add(1, order, -taken).sum(0)
