@@ -1,5 +1,5 @@
 """The Hugging Face Trainer and a BERT of two layers, built from its configuration: atoms are its tokens, and each of
-its two heads predicts a property. The trunk recomputes its activations (gradient checkpointing). Minutes on one core:
+its two heads predicts a property. The trunk recomputes its activations (gradient checkpointing). A minute on one core:
 
     python examples/hf_trainer.py
 """
