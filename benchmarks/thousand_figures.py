@@ -42,7 +42,7 @@ def draw(folder: Path, found: dict[str, dict[str, Any]]) -> None:
     plt.rcParams.update({"svg.hashsalt": "equipoise", "font.size": 9, "axes.spines.top": False})
     for device, measured in found.items():
         rows = measured["rows"]
-        figure, axes = plt.subplots(1, 3, figsize=(13, 4.2), layout="constrained")
+        figure, axes = plt.subplots(3, 1, figsize=(6.4, 9.6), layout="constrained")  # legible on a phone
         for method, at in methods(rows):
             mine = [row for row in rows if (row["method"], row["at"]) == (method, at) and row["ms"] is not None]
             first = method == "ldc"
