@@ -107,3 +107,16 @@ def test_mgda_by_losses_needs_positive_losses() -> None:
     x = torch.ones(2, requires_grad=True)
     with pytest.raises(ValueError, match="above 0 for MGDA"):
         eq.MGDA(2, normalize="loss")([x[0], -x[1]], shared=[x])
+
+
+@pytest.mark.parametrize("method", ["mgda", "cagrad", "upgrad", "dualproj"])
+def test_dependent_gradients_of_float32(method: str) -> None:
+    """Products of float32 numbers are not those of a rank-one matrix to 1e-8: weights must not vanish for it."""
+    slopes, values = torch.tensor([7e-8, 1.5e-7, -3e-8, 7e-8]), torch.tensor([0.124, 5.05, 0.939, 0.631])
+    for options in [{"normalize": n} for n in (None, "l2", "loss")] if method == "mgda" else [{}]:
+        x = torch.zeros(1, requires_grad=True)
+        balancer = eq.make(method, 4, **options)
+        balancer([v + s * x[0] for v, s in zip(values, slopes, strict=True)], shared=[x]).backward()
+        assert torch.isfinite(x.grad).all() and balancer.weights.sum() > 0.1
+        if method == "mgda":
+            torch.testing.assert_close(balancer.weights.sum(), torch.tensor(4.0))

@@ -80,6 +80,7 @@ def solve(p: Problem) -> Tensor:
         certain = _certain(p)
         if certain is not None:
             return certain
+        p = p._replace(gram=_definite(p))
     steps, first, later = _LOOKING if looking else _BLIND
     near = p.squares * (0.0 if p.unique else _PROXIMAL) + (1 - p.active)
     matrix = p.gram + torch.diag_embed(near.squeeze(-1))
@@ -142,6 +143,16 @@ def _certain(p: Problem) -> Tensor | None:
             return u.clamp(min=0.0)
         free = free ^ wrong
     return None
+
+
+def _definite(p: Problem) -> Tensor:
+    """G, raised by what rounding took: products of float32 gradients may leave it with eigenvalues below 0."""
+    raised = p.gram + torch.diag_embed((p.squares * _PROXIMAL).squeeze(-1))
+    if not bool(torch.linalg.cholesky_ex(raised)[1].any()):
+        return p.gram
+    lengths = p.squares.sqrt()
+    lowest = torch.linalg.eigvalsh(p.gram / (lengths * lengths.mT))[..., :1, None].clamp(max=0.0)
+    return p.gram - torch.diag_embed((2 * lowest * p.squares * p.active).squeeze(-1))
 
 
 def _size(p: Problem, parts: Tensor) -> Tensor:

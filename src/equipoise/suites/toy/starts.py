@@ -128,5 +128,5 @@ def _direction(balancer: GradientBalancer, losses: Tensor, rows: Tensor) -> Tens
     else:
         weights = applied(game, balancer.combine(game))
         direction = (weights.unsqueeze(-2) @ exact).squeeze(-2)
-    balancer._advance(batch, weights)
+    Balancer._advance(balancer, batch, weights)  # a gradient method's own keeps nothing where gradients are off
     return direction
