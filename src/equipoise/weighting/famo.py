@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -69,6 +69,7 @@ class FAMO(Balancer):
         least = torch.zeros(self.num_tasks) if min_losses is None else torch.as_tensor(min_losses).float().clone()
         if least.shape != (self.num_tasks,) or not bool(torch.isfinite(least).all()):
             raise ValueError(f"`min_losses` must be {self.num_tasks} finite numbers; found {min_losses!r}.")
+        self._bounded = bool((least != 0).any())
         self.gamma = gamma
         self.lr = lr
         self.second_look = second_look
@@ -120,15 +121,18 @@ class FAMO(Balancer):
         ok = self._check_losses(values, mask)
         if self.skipped:
             return
-        batch = Batch(values, mask, ok, given, None)
+        batch = Batch(values, mask, ok, given, None, [] if ok is None else None)
         self._update(batch)
         batch.keep(self.awaited, torch.zeros_like(self.awaited))
+        batch.commit()
 
     @torch.no_grad()
     def _update(self, batch: Batch) -> Tensor:
         """One step of Adam on the logits of the tasks that were looked at twice; returns the new logits."""
         now = self._excess(batch.values, batch.present).log().to(self.before)
-        present = self.awaited if batch.present is None else self.awaited & batch.present
+        awaited = self.awaited if batch.present is None else self.awaited & batch.present
+        looking = not (awaited.is_cuda or torch.compiler.is_compiling())
+        present = None if looking and bool(awaited.all()) else awaited  # the usual case needs no masks
         twice = batch._replace(present=present)
         fell = twice.only(self.before - now)
         z = twice.only(self.logits, -torch.inf).softmax(0)  # all nan when no task was, which is not kept
@@ -143,7 +147,7 @@ class FAMO(Balancer):
             (self.logits, logits), (self.moment1, moment1), (self.moment2, moment2), (self.updates, updates),
         ):  # fmt: skip
             twice.keep(old, new, per_task=True)
-        return torch.where(present, logits, self.logits)
+        return logits if present is None else torch.where(present, logits, self.logits)
 
     def _excess(self, losses: Tensor, present: Tensor | None) -> Tensor:
         """How far the losses are above their bounds; 1 for absent tasks."""
@@ -152,10 +156,14 @@ class FAMO(Balancer):
 
     @property
     def _least(self) -> float:
-        return math.inf
+        return math.inf if self._bounded else 0.0
 
     def _refused(self, values: Tensor) -> Tensor:
         return (self._excess(values, None) <= 0).to(torch.uint8) * NON_POSITIVE
 
     def _rule(self, reason: int) -> str:  # noqa: ARG002 (there is one reason)
         return "must be above its `min_losses` for FAMO, which takes the logarithm of what is above them"
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        self._bounded = bool((self.min_losses != 0).any())
