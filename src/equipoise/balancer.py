@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from equipoise.capture import Capture, tensors_in
 from equipoise.checks import Checked
-from equipoise.distributed import broadcast_from_first, join_losses, world_size
+from equipoise.distributed import alone, broadcast_from_first, join_losses, world_size
 from equipoise.losses import Batch, Losses, OutOfRange, all_finite, label_counts, read, task_names
 
 Shared: TypeAlias = "Tensor | Sequence[Tensor] | Iterator[Tensor]"
@@ -40,7 +40,8 @@ class Balancer(Checked):
         the failure is latched, the step is dropped, and `check()` or `start_epoch()` raise.
     shared: the module whose outputs are the shared representation, caught as it runs.
     epoch_steps: steps in an epoch, for methods that look at epochs, in place of calling `start_epoch()`.
-    process_group: the ranks whose losses are joined; by default all of an initialised torch.distributed.
+    process_group: the ranks whose losses are joined; by default all of an initialised torch.distributed. In `eval()`
+        each rank looks at its own losses, and one may do so alone.
     """
 
     needs_shared: bool = False
@@ -132,8 +133,8 @@ class Balancer(Checked):
             )
         labels = label_counts(counts, values)
         factor = None
-        if world_size(self.process_group) > 1:
-            values, mask, factor = join_losses(values, mask, labels, self.process_group)
+        if world_size(self._group) > 1:
+            values, mask, factor = join_losses(values, mask, labels, self._group)
         ok = self._check_losses(values, mask)
         if self.skipped:
             return self._dropped(values)
@@ -188,17 +189,22 @@ class Balancer(Checked):
 
     # The machinery.
 
+    @property
+    def _group(self) -> dist.ProcessGroup | None:
+        """The ranks that are joined. In evaluation nothing is kept, so nobody is waited for."""
+        return self.process_group if self.training else alone()
+
     def _agree(self) -> None:
         """Start every rank from rank 0's parameters, buffers and seeds, once."""
         if self._agreed or torch.compiler.is_compiling():
             return
-        if world_size(self.process_group) > 1:
-            broadcast_from_first([*self.parameters(), *self.buffers()], self.process_group)
+        if world_size(self._group) > 1:
+            broadcast_from_first([*self.parameters(), *self.buffers()], self._group)
             self._agreed = True
 
     def _dropped(self, values: Tensor) -> Tensor:
         """A zero that reaches nothing; under DDP, whose reducer waits for every gradient, one that reaches zeros."""
-        if world_size(self.process_group) > 1:
+        if world_size(self._group) > 1:
             return torch.where(torch.isfinite(values), values, 0.0).sum() * 0.0
         return torch.zeros((), dtype=values.dtype, device=values.device, requires_grad=True)
 

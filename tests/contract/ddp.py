@@ -57,12 +57,20 @@ def train(row: Row, where: str, scenario: str, rank: int | None) -> dict[str, An
             if balancer.needs_after_step:
                 balancer.after_step(losses(step)[0], present=present, counts=counts)
         trace.append(balancer.weights)
-    return {
+    found = {
         "net": {n: p.detach().clone() for n, p in problem.net.named_parameters()},
         "balancer": {n: t for n, t in balancer.state_dict().items() if n != "skipped"},
         "gradients": gradients,
         "weights": torch.stack(trace),
     }
+    if rank != 1:  # the first rank alone evaluates its part: nobody answers if it asks
+        balancer.eval()
+        features, prediction = problem.net(problem.x[0][:cut])
+        values = (prediction - problem.y[0][:cut]).square().mean((0, 2))
+        found["evaluation"] = balancer(values, problem.shared(where, features)).detach()
+        with torch.no_grad():
+            found["validation"] = balancer(values.detach())
+    return found
 
 
 def work(rank: int, port: int, folder: str) -> None:

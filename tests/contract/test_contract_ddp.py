@@ -32,3 +32,6 @@ def test_two_processes_equal_one(row: Row, where: str, scenario: str, on_two_ran
         assert isinstance(found, dict), found
         for part in ("net", "gradients", "weights", "balancer"):
             close(found[part], expected[part], 1e-6)
+    first = on_two_ranks[0][run_id(row, where, scenario)]
+    for part in ("evaluation", "validation"):
+        close(first[part], expected[part], 1e-6)

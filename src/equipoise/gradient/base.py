@@ -140,7 +140,7 @@ class GradientBalancer(Balancer):
 
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
-        tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self.process_group, whole=self.needs_rows)
+        tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self._group, whole=self.needs_rows)
         with full_precision(batch.losses.device):
             return self._combined(batch, tasks)
 

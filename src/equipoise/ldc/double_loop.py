@@ -143,18 +143,18 @@ class DoubleLoopLDC(LDC):
     def _g(self, losses: Losses, shared: list[Tensor] | None) -> Tensor:
         """g at these losses; the state is read and not written."""
         values, mask, _ = read(losses, self.tasks, self._named, None)
-        if world_size(self.process_group) > 1:
-            values, mask, _ = join_losses(values, mask, None, self.process_group)
+        if world_size(self._group) > 1:
+            values, mask, _ = join_losses(values, mask, None, self._group)
         n = self._normalised(values, mask)
         return self._lower(self._sigma(mask, n, shared), n)
 
     def _gradients(self, scalar: Tensor, inputs: Sequence[Tensor], retain_graph: bool = False) -> list[Tensor]:
         """Averaged over the ranks, as DDP does: losses and features are joined, so this is the joined batch's."""
         found = torch.autograd.grad(scalar, inputs, retain_graph=retain_graph, materialize_grads=True)
-        ranks = world_size(self.process_group)
+        ranks = world_size(self._group)
         if ranks > 1:
             for gradient in found:
-                dist.all_reduce(gradient, group=self.process_group)
+                dist.all_reduce(gradient, group=self._group)
             found = tuple(gradient / ranks for gradient in found)
         return list(found)
 

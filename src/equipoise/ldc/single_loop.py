@@ -217,9 +217,9 @@ class LDC(Balancer):
 
     def _join(self, means: Tensor, samples: int) -> Tensor:
         """Means over this rank's samples to means over those of all ranks; the gradient stays local."""
-        if world_size(self.process_group) == 1:
+        if world_size(self._group) == 1:
             return means
-        return join_losses(means, None, torch.full_like(means, samples), self.process_group)[0]
+        return join_losses(means, None, torch.full_like(means, samples), self._group)[0]
 
     @property
     def _least(self) -> float:
