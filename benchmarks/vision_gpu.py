@@ -4,9 +4,10 @@
     python benchmarks/vision_gpu.py time celeba --data celeba.npz --methods ls,ldc,fairgrad --out results
     python benchmarks/vision_gpu.py subset celeba.npz small.npz --images 5000
 
-`stl` among the methods stands for one run a task. Runs found in OUT/runs.csv, or in --resume, are not run again; a
-row is written after every run, so what is cut off is one run at most. Needs Pillow for packs of encoded images;
-`subset` writes already decoded ones.
+`stl` among the methods stands for one run a task. With --rates every other method is tried with each of them on the
+first seed, and the one with the best validation score trains the other seeds. Runs found in OUT/runs.csv, or in
+--resume, are not run again; a row is written after every run, so what is cut off is one run at most. Needs Pillow for
+packs of encoded images; `subset` writes already decoded ones.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import argparse
 import csv
 import sys
 import time
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,9 +27,9 @@ from equipoise.suites import suite_class
 from equipoise.suites.celeba.data import Faces
 from equipoise.suites.suite import Suite
 from harness import compare, environment, table
-from vision_trainer import Mode, Result, Trainer
+from vision_trainer import Mode, Rate, Result, Trainer
 
-KEY = ("suite", "method", "task", "seed", "epochs", "mode")
+KEY = ("suite", "method", "task", "seed", "epochs", "mode", "rate")
 SUITES = ("celeba", "cityscapes", "cityscapes-offset", "nyuv2")
 
 
@@ -45,6 +48,9 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("--seeds", default="0", type=numbers)
         command.add_argument("--stl-seeds", default="0", type=numbers, help="seeds of the single-task runs")
         command.add_argument("--stl-tasks", default=None, type=numbers, help="indices; all by default")
+        command.add_argument(
+            "--rates", default=[], type=rates, help="to try: 3e-4,1e-3/3x0.3 (1e-3, times 0.3 every 3 epochs)"
+        )
         command.add_argument("--epochs", type=int, help="fewer than published; the schedule is scaled")
         command.add_argument("--minutes", type=float, default=8.0, help="start no run that would end later")
         command.add_argument("--resume", type=Path, help="rows of an earlier runs.csv to keep and not to run again")
@@ -77,6 +83,10 @@ def common(command: argparse.ArgumentParser) -> None:
 
 def numbers(text: str) -> list[int]:
     return [int(part) for part in text.split(",")]
+
+
+def rates(text: str) -> list[Rate]:
+    return [Rate.read(part) for part in text.split(",")]
 
 
 def open_suite(options: argparse.Namespace) -> Suite:
@@ -122,69 +132,85 @@ def the_mode(options: argparse.Namespace) -> Mode:
 def train(options: argparse.Namespace) -> None:
     end = time.monotonic() + 60 * options.minutes
     suite, mode = open_suite(options), the_mode(options)
+    if options.rates and suite.protocol.report != "best-validation":
+        sys.exit(f"--rates needs validation images to choose by. {suite.name} has none.")
     epochs = options.epochs or suite.protocol.epochs
     options.out.mkdir(parents=True, exist_ok=True)
     runs = options.out / "runs.csv"
     done = keep_rows(runs, options.resume)
     lasted: dict[str, float] = {}
     for method in options.methods:
-        tasks = range(len(suite.tasks)) if options.stl_tasks is None else options.stl_tasks
-        plan = [(task, seed) for seed in options.stl_seeds for task in tasks] if method == "stl" else [
-            (None, seed) for seed in options.seeds
-        ]  # fmt: skip
         trainer = None
-        for task, seed in plan:
-            name = "" if task is None else suite.tasks[task]
-            key = {"suite": options.suite, "method": method, "task": name, "seed": seed, "epochs": epochs, "mode": mode}
-            if tuple(str(key[k]) for k in KEY) in done:
-                continue
+        for task, seed, rate in plan(options, method, suite, done):
             guess = lasted.get(method, max(lasted.values(), default=0.0))
             if time.monotonic() + guess > end:
-                print(f"stopped before {method} {name} seed {seed}: {guess:.0f} s a run, and the time is up")
+                print(f"stopped before {method} seed {seed}: {guess:.0f} s a run, and the time is up", flush=True)
                 break
             if trainer is None:
                 trainer = Trainer(suite, method, mode, epochs=epochs, shared=options.shared or suite.protocol.shared)
-            result = trainer.run(seed, task)
-            lasted[method] = result.wall_seconds
-            record(runs, key, trainer, result, task)
-            shown = (
-                sum(result.test.values()) / len(result.test) if task is None else result.epochs[result.epoch]["score"]
-            )
-            print(f"{method} {name} seed {seed}: {shown:.4f} at epoch {result.epoch}, "
-                  f"{1e3 * result.seconds_per_step:.2f} ms a step, {result.wall_seconds:.1f} s {trainer.note}",
-                  flush=True)  # fmt: skip
+            name = "" if task is None else suite.tasks[task]
+            key = {"suite": suite.name, "method": method, "task": name, "seed": seed, "epochs": epochs, "mode": mode,
+                   "rate": rate or trainer.own_rate}  # fmt: skip
+            kept = done.get(tuple(str(key[k]) for k in KEY))
+            if kept is None:
+                result = trainer.run(seed, task, rate)
+                lasted[method] = result.wall_seconds
+                kept = record(runs, key, trainer, result, task)
+                done[tuple(str(key[k]) for k in KEY)] = kept
+                print(f"{method} {name} seed {seed} at {key['rate']}: {kept['score']} at epoch {result.epoch}, "
+                      f"{1e3 * result.seconds_per_step:.2f} ms a step, {result.wall_seconds:.1f} s {trainer.note}",
+                      flush=True)  # fmt: skip
         del trainer
 
 
-def keep_rows(runs: Path, resume: Path | None) -> set[tuple[str, ...]]:
-    """The keys of runs already done; rows of an earlier file are carried over."""
+def plan(
+    options: argparse.Namespace, method: str, suite: Suite, done: Mapping[tuple[str, ...], Mapping[str, Any]]
+) -> Iterator[tuple[int | None, int, Rate | None]]:
+    """Task, seed and rate of a method's runs; the rate of later seeds is chosen when the first seed's are done."""
+    if method == "stl":
+        tasks = range(len(suite.tasks)) if options.stl_tasks is None else options.stl_tasks
+        yield from ((task, seed, None) for seed in options.stl_seeds for task in tasks)
+        return
+    first, *others = options.seeds
+    tried = options.rates or [None]
+    yield from ((None, first, rate) for rate in tried)
+    if len(tried) > 1:
+        scores = {row["rate"]: float(row["score"]) for row in done.values()
+                  if row["suite"] == suite.name and row["method"] == method and int(row["seed"]) == first}  # fmt: skip
+        tried = [max(tried, key=lambda rate: scores[str(rate)])]
+    yield from ((None, seed, tried[0]) for seed in others)
+
+
+def keep_rows(runs: Path, resume: Path | None) -> dict[tuple[str, ...], dict[str, str]]:
+    """The rows of runs already done, by their keys; rows of an earlier file are carried over."""
     if resume is not None and not runs.exists():
         runs.write_text(resume.read_text())
     if not runs.exists():
-        return set()
+        return {}
     with runs.open(newline="") as file:
-        return {tuple(row[name] for name in KEY) for row in csv.DictReader(file)}
+        return {tuple(row[name] for name in KEY): row for row in csv.DictReader(file)}
 
 
-def record(runs: Path, key: dict, trainer: Trainer, result: Result, task: int | None) -> None:
-    """One line in runs.csv, and one an epoch in epochs.csv."""
+def record(runs: Path, key: dict, trainer: Trainer, result: Result, task: int | None) -> dict[str, str]:
+    """One line in runs.csv, which is returned, and one an epoch in epochs.csv."""
     suite = trainer.suite
     own = {m.name for m in suite.metrics if task is None or m.task == suite.tasks[task]}
     row = {
         **key,
+        "score": "" if result.score is None else round(result.score, 6),
         "best_epoch": result.epoch,
         "batch_size": suite.batch_size,
-        "lr": trainer.preset.lr or suite.protocol.lr,
         "options": " ".join(f"{k}={v}" for k, v in trainer.preset.options.items()),
         "shared": trainer.shared,
         "milliseconds_per_step": round(1e3 * result.seconds_per_step, 4),
         "wall_seconds": round(result.wall_seconds, 2),
         "peak_mib": round(trainer.peak_mib, 1),
         "note": trainer.note,
-        **{f"test:{m.name}": result.test[m.name] if m.name in own else "" for m in suite.metrics},
+        **{f"test:{m.name}": round(result.test[m.name], 6) if m.name in own else "" for m in suite.metrics},
     }
     append(runs, [row])
     append(runs.with_name("epochs.csv"), [{**key, "score": "", **epoch} for epoch in result.epochs])
+    return {name: str(value) for name, value in row.items()}
 
 
 def append(path: Path, rows: list[dict]) -> None:

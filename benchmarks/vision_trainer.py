@@ -34,14 +34,37 @@ class Mode:
         )
 
 
+@dataclass(frozen=True)
+class Rate:
+    """A learning rate, times `gamma` after every `every` of the published epochs; 0: never.
+
+    >>> Rate.read("1e-3/3x0.3")
+    Rate(lr=0.001, every=3, gamma=0.3)
+    """
+
+    lr: float
+    every: int = 0
+    gamma: float = 1.0
+
+    @classmethod
+    def read(cls, text: str) -> Rate:
+        lr, _, steps = text.partition("/")
+        every, _, gamma = steps.partition("x")
+        return cls(float(lr), int(every), float(gamma)) if steps else cls(float(lr))
+
+    def __str__(self) -> str:
+        return f"{self.lr:g}" + (f"/{self.every}x{self.gamma:g}" if self.every else "")
+
+
 @dataclass
 class Result:
-    """A run: the epoch reported, its test metrics, and what it took."""
+    """A run: the epoch reported, its test metrics, and what it took. score: what the epoch was chosen by."""
 
     epoch: int
     test: dict[str, float]
     seconds_per_step: float
     wall_seconds: float
+    score: float | None = None
     epochs: list[dict[str, float]] = field(default_factory=list)
 
 
@@ -54,6 +77,7 @@ class Trainer:
         self.suite, self.method, self.mode, self.shared = suite, method, mode, shared
         self.preset = suite.presets.get(method, Preset(method))
         self.epochs = epochs or suite.protocol.epochs
+        self.own_rate = self.rate = self._own_rate()
         self.note = ""
         self.peak_mib = 0.0
         self._graph = None
@@ -129,9 +153,10 @@ class Trainer:
 
     # A run.
 
-    def reset(self, seed: int, task: int | None = None) -> None:
+    def reset(self, seed: int, task: int | None = None, rate: Rate | None = None) -> None:
         """Everything as a fresh run with this seed has it, in place."""
         self.suite.seed = seed
+        self.rate = rate or self.own_rate
         _copy(self.model, self._new_model(compiled=False))
         torch.manual_seed(seed)
         _copy(self.balancer, self._new_balancer(task))
@@ -141,9 +166,9 @@ class Trainer:
         self.losses.zero_()
         self._set_rate(0)
 
-    def run(self, seed: int, task: int | None = None) -> Result:
-        """Train for all epochs; `task` is the one to learn alone, for single-task learning."""
-        self.reset(seed, task)
+    def run(self, seed: int, task: int | None = None, rate: Rate | None = None) -> Result:
+        """Train for all epochs; `task` is the one to learn alone; a `rate` stands in place of the preset's."""
+        self.reset(seed, task, rate)
         best_validation = self.suite.protocol.report == "best-validation"
         result = Result(-1, {}, 0.0, 0.0)
         best, last, spent, steps, began = float("-inf"), [], 0.0, 0, time.perf_counter()
@@ -163,6 +188,7 @@ class Trainer:
                 row["score"] = self._score(self._evaluate("validation"), task)
                 if row["score"] > best:
                     best, result.epoch, result.test = row["score"], epoch, self._evaluate("test")
+                    result.score = best
             elif epoch >= self.epochs - 10:
                 last.append(self._evaluate("test"))
             result.epochs.append(row)
@@ -205,27 +231,40 @@ class Trainer:
 
     def _new_optimizer(self) -> torch.optim.Adam:
         cuda = self.suite.device.type == "cuda"
-        self._rates = [self.preset.lr or self.suite.protocol.lr]
-        groups = [{"params": list(self.model.parameters()), "lr": self._rate(self._rates[0])}]
-        own = 0.025 if self.preset.method == "uw" else self.preset.balancer_lr or self._rates[0]
-        for group in self.balancer.param_groups(lr=own):
-            groups.append({**group, "lr": self._rate(own)})
-            self._rates.append(own)
+        groups = [{"params": list(self.model.parameters())}]
+        groups += [dict(group) for group in self.balancer.param_groups(lr=self._balancer_lr())]
+        for group, lr in zip(groups, self._rates(len(groups)), strict=True):
+            group["lr"] = self._rate(lr)
         return torch.optim.Adam(groups, fused=cuda, capturable=cuda)
+
+    def _own_rate(self) -> Rate:
+        """The preset's, or the protocol's."""
+        schedule = self.preset.schedule or self.suite.protocol.schedule
+        lr = self.preset.lr or self.suite.protocol.lr
+        if schedule is None:
+            return Rate(lr)
+        kind, options = schedule
+        assert kind == "step"
+        return Rate(lr, options["step_size"], options["gamma"])
+
+    def _balancer_lr(self) -> float:
+        return 0.025 if self.preset.method == "uw" else self.preset.balancer_lr or self.rate.lr
+
+    def _rates(self, groups: int) -> list[float]:
+        """The model's, and for every other group the balancer's own."""
+        return [self.rate.lr, *[self._balancer_lr()] * (groups - 1)]
 
     def _rate(self, lr: float) -> float | torch.Tensor:
         """A rate that a recorded graph can still be told."""
         return torch.tensor(lr, device=self.suite.device) if self.suite.device.type == "cuda" else lr
 
     def _set_rate(self, epoch: int) -> None:
-        kind_options = self.preset.schedule or self.suite.protocol.schedule
         factor = 1.0
-        if kind_options is not None:
-            kind, options = kind_options
-            assert kind == "step"
-            step = max(1, round(options["step_size"] * self.epochs / self.suite.protocol.epochs))
-            factor = options["gamma"] ** (epoch // step)
-        for group, lr in zip(self.optimizer.param_groups, self._rates, strict=True):
+        if self.rate.every:
+            step = max(1, round(self.rate.every * self.epochs / self.suite.protocol.epochs))
+            factor = self.rate.gamma ** (epoch // step)
+        groups = self.optimizer.param_groups
+        for group, lr in zip(groups, self._rates(len(groups)), strict=True):
             if isinstance(group["lr"], torch.Tensor):
                 group["lr"].fill_(lr * factor)
             else:
