@@ -219,6 +219,7 @@ class Trainer:
             # The trunk alone: features must stay an ancestor of the losses, not a sibling output of one region.
             # Gradient methods go back through it once a task, so its buffers may not be given away.
             torch._functorch.config.donated_buffer = False
+            torch._dynamo.config.recompile_limit = 64  # a trainer a method, in one process
             # A module's own .compile() would skip torch's containers, and with them the whole trunk.
             model.trunk = torch.compile(model.trunk)
         return model
