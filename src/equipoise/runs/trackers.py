@@ -81,12 +81,13 @@ class _TensorBoard:
     def __init__(self, config: RunConfig, folder: Path, position: int) -> None:  # noqa: ARG002
         from torch.utils.tensorboard.writer import SummaryWriter
 
-        # What was written after the checkpoint we go on from is dropped.
-        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=position)
+        # What was told beyond the checkpoint we go on from is dropped. The epoch that ended there was told at its step.
+        self.writer = SummaryWriter(str(folder / "tensorboard"), purge_step=position + 1 if position else 0)
 
     def log(self, step: int, values: Mapping[str, float]) -> None:
         for name, value in values.items():
             self.writer.add_scalar(name, value, step)
+        self.writer.flush()  # a kill must not take what a checkpoint has kept
 
     def close(self) -> None:
         self.writer.close()
