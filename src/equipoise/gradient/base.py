@@ -14,8 +14,9 @@ from equipoise.balancer import Balancer, CommonOptions
 from equipoise.balancer import Shared as Passed
 from equipoise.gradient.carrier import carry
 from equipoise.gradient.shared import Shared
+from equipoise.gradient.solvers.common import diagonal, may_look
 from equipoise.gradient.tasks import TaskGradients
-from equipoise.losses import Batch
+from equipoise.losses import Batch, all_finite
 from equipoise.precision import full_precision
 
 _OUT = 1e-12  # a task whose gradient norm is below this part of the largest leaves the game
@@ -30,12 +31,14 @@ class Game(NamedTuple):
     losses: [K] float64, joined, detached.
     active: bool [K]: present, with a gradient norm not below 1e-12 of the largest.
     batch: the losses as read; `keep` and `only` are for a method's state.
+    full: every task is active, as far as the host knows: False says nothing.
     """
 
     gram: Tensor
     losses: Tensor
     active: Tensor
     batch: Batch
+    full: bool = False
 
 
 class Combination(NamedTuple):
@@ -140,7 +143,7 @@ class GradientBalancer(Balancer):
 
     @torch.no_grad()
     def _objective(self, batch: Batch, shared: Shared) -> tuple[Tensor, Tensor]:
-        tasks = TaskGradients(batch, shared, self.gradient_scale.clone(), self._group, whole=self.needs_rows)
+        tasks = TaskGradients(batch, shared, self.gradient_scale, self._group, whole=self.needs_rows)
         with full_precision(batch.losses.device):
             return self._combined(batch, tasks)
 
@@ -168,8 +171,10 @@ class GradientBalancer(Balancer):
             own_weights, weights = combination.heads, applied(game, combination)
             gradients = tasks.weighted(weights, shared.tensors) if rows is None else tasks.combined(weights, rows)
         weighted = self.heads == "weighted"
-        heads = own_weights.double() if weighted else torch.ones_like(game.losses)
-        heads = batch.only(torch.where(game.active, heads, 1.0))
+        heads = torch.ones_like(game.losses)
+        if weighted:
+            heads = own_weights.double() if game.full else torch.where(game.active, own_weights.double(), heads)
+        heads = batch.only(heads)
         leaves, of_leaves = tasks.heads(heads, plain=not weighted)
         value = torch.dot(heads, game.losses).to(batch.losses.dtype)
         gradients = [*gradients, *of_leaves]
@@ -190,11 +195,14 @@ class GradientBalancer(Balancer):
         if rows is None or rows.numel() < size or rows.dtype != shared.dtype or rows.device != device:
             self._rows = None  # let go before asking for more
             self._rows = rows = torch.empty(size, dtype=shared.dtype, device=device)
-        return rows[:size].view(self.num_tasks, width)
+        return (rows if rows.numel() == size else rows[:size]).view(self.num_tasks, width)
 
     def _finite(self, gram: Tensor, batch: Batch, half: bool) -> Tensor | None:
         """Whether all task gradients are finite, None where that is known; moves the scale of float16 gradients."""
-        ok = torch.isfinite(gram.diagonal()).all()
+        squares = gram.diagonal()
+        if batch.ok is None and not half and may_look(squares) and all_finite(squares):
+            return None  # the usual case, in one cheap look
+        ok = torch.isfinite(squares).all()
         if half and self.training:
             grown = self.good_steps + 1 >= _GROWTH_STEPS
             self.gradient_scale.mul_(torch.where(ok, torch.where(grown, 2.0, 1.0), 0.5))
@@ -214,7 +222,11 @@ class GradientBalancer(Balancer):
 
 def play(gram: Tensor, batch: Batch) -> Game:
     """Leave out absent tasks and those with next to no gradient."""
-    squares = gram.diagonal(dim1=-2, dim2=-1)
+    squares = diagonal(gram)
+    if batch.present is None and gram.ndim == 2 and may_look(gram):
+        least, most = (bound.item() for bound in torch.aminmax(squares))
+        if least > 0 and least >= _OUT**2 * most:  # the usual case, in one cheap look
+            return Game(gram, batch.values.double(), torch.ones_like(squares, dtype=torch.bool), batch, full=True)
     active = (squares > 0) & (squares >= _OUT**2 * squares.amax(-1, keepdim=True))
     if batch.present is not None:
         active = active & batch.present
@@ -224,7 +236,9 @@ def play(gram: Tensor, batch: Batch) -> Game:
 
 def applied(game: Game, combination: Combination) -> Tensor:
     """The coefficients for the tasks in the game, clipped as torch.nn.utils.clip_grad_norm_ does."""
-    weights = torch.where(game.active, combination.shared.double(), 0.0)
+    weights = combination.shared.double()
+    if not game.full:
+        weights = torch.where(game.active, weights, 0.0)
     if combination.max_norm is None:
         return weights
     square = torch.linalg.vecdot(weights, (game.gram @ weights.unsqueeze(-1)).squeeze(-1))

@@ -43,10 +43,11 @@ class Linear(NamedTuple):
     @property
     def width(self) -> int:
         """Entries of one task's output gradient."""
-        rows, columns = self._shape()
+        rows, columns = self.shape
         return rows * columns
 
-    def _shape(self) -> tuple[int, int]:
+    @property
+    def shape(self) -> tuple[int, int]:
         metadata: Any = self.output.node
         rows, columns = metadata._input_metadata[0].shape
         return rows, columns
@@ -57,7 +58,7 @@ class Linear(NamedTuple):
         return self._gram(rows.double(), self.inputs.double()) if out_of_range(total.diagonal(), rows) else total
 
     def _gram(self, rows: Tensor, inputs: Tensor) -> Tensor:
-        samples, columns = self._shape()
+        samples, columns = self.shape
         factor = torch.linalg.qr(inputs.T, mode="r").R
         outputs = rows.view(len(rows), samples, columns)
         total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
@@ -70,7 +71,7 @@ class Linear(NamedTuple):
 
     def weight_gradient(self, output: Tensor, out: Tensor | None = None) -> Tensor:
         """The weight's gradient for one output gradient, in `out` if given."""
-        return torch.mm(output.view(self._shape()).T, self.inputs, out=out)
+        return torch.mm(output.view(self.shape).T, self.inputs, out=out)
 
 
 def find_linear(nodes: Iterable[Any], parameters: dict[Any, int], dtype: torch.dtype) -> list[Linear]:

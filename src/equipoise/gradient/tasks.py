@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -53,13 +54,13 @@ class TaskGradients:
         # Ranks must keep the same columns; alone, what no loss depends on may go.
         self.shared = shared if self.ranks > 1 else shared.without_unreached(self.walk.reached)
         self.half = self.walk.half or _half_autocast(batch.losses.device)
-        self.scale = scale
         mask = batch.present if batch.factor is None else batch.factor > 0
         self.mask = mask if mask is not None and mask.is_cuda else None  # where asking would cost a sync
         asked = [True] * len(self.roots) if mask is None or mask.is_cuda else mask.tolist()
         self.live = [root is not None and here for root, here in zip(self.roots, asked, strict=True)]
-        one = scale if self.half else torch.ones_like(scale)
-        self.sizes = one.expand(len(self.roots)) if batch.factor is None else one * batch.factor
+        self.scale = scale.clone() if self.half else scale  # the step may move it
+        one = self.scale if self.half else torch.ones_like(scale)
+        self.sizes = one if batch.factor is None else one * batch.factor  # [K], or one for all
         self.own: list[list[Tensor]] = [
             [] if live else [torch.zeros_like(leaf) for leaf in leaves]
             for live, leaves in zip(self.live, self.walk.own, strict=True)
@@ -95,15 +96,21 @@ class TaskGradients:
     def rows(self, out: Tensor, parts: Sequence[Part], *, heads: bool = True) -> Tensor:
         """The Jacobian, one row a task, in `out`; the own heads' gradients are kept aside."""
         sources = [part.source for part in parts]
-        seeds = self.sizes.unbind()
+        sizes = self.sizes.unbind() if self.sizes.ndim else [self.sizes] * len(self.roots)
+        stretches = out.split_with_sizes([part.width for part in parts], 1)
+        places = [self._places(part, stretch) for part, stretch in zip(parts, stretches, strict=True)]
         with self.shared.cut():
             for task, root in enumerate(self.roots):
                 if root is None or not self.live[task]:
                     out[task].zero_()
                     continue
                 own = self.walk.own[task] if heads else []
-                taken = _grad([root.output], [root.seed(seeds[task])], [*sources, *own])
-                self._write(out[task], parts, taken, task)
+                taken = _grad([root.output], [root.seed(sizes[task])], [*sources, *own])
+                self._write([of_part[task] for of_part in places], parts, taken)
+                if self.half:
+                    out[task].div_(self.scale)
+                if self.mask is not None:
+                    out[task].copy_(torch.where(self.mask[task], out[task], 0.0))
                 if heads:
                     self.own[task] = _filled(taken[len(sources) :], own)
         if self.ranks > 1 and self.shared.local < out.shape[1]:
@@ -114,20 +121,20 @@ class TaskGradients:
         """J J^T of the joined batch, in float64."""
         local = self.shared.local
         plain = sum(part.width for part in parts if not part.narrow)
-        total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
+        products = []
         if local:
-            total += gram(rows[:, :local])
+            products.append(gram(rows if local == rows.shape[1] else rows[:, :local]))
             if self.ranks > 1:
-                dist.all_reduce(total, group=self.group)
-                total /= self.ranks**2
+                dist.all_reduce(products[0], group=self.group)
+                products[0] /= self.ranks**2
         if local < plain:
-            total += gram(rows[:, local:plain])
+            products.append(gram(rows[:, local:plain]))
         start = plain
         for part in parts:
             if part.linear is not None and part.narrow:
-                total += part.linear.gram(rows[:, start : start + part.width])
+                products.append(part.linear.gram(rows[:, start : start + part.width]))
                 start += part.width
-        return total
+        return functools.reduce(torch.Tensor.add_, products)
 
     def norms(self, rows: Tensor) -> Tensor:
         """The diagonal of J J^T, in float64, for methods that work on whole rows of parameters."""
@@ -174,39 +181,48 @@ class TaskGradients:
         if plain and not self.half and self.mask is None:
             gradients = [gradient for own in self.own for gradient in own]
         else:
-            counts = (weights / self.scale if self.half else weights).unbind()
-            gradients = [self._count(gradient, counts, task) for task, own in enumerate(self.own) for gradient in own]
+            gradients = self._counted(weights / self.scale if self.half else weights)
         common = self.walk.common
         if common:
             leaves += common
             gradients += self.weighted(weights, common)
         return leaves, gradients
 
-    def _count(self, gradient: Tensor, counts: Sequence[Tensor], task: int) -> Tensor:
-        if gradient.dtype in (torch.float16, torch.bfloat16):
-            gradient = gradient.float()
-        counted = gradient * counts[task]  # 0-dim: the product keeps the gradient's dtype
-        return counted if self.mask is None else torch.where(self.mask[task], counted, 0.0)
+    def _counted(self, counts: Tensor) -> list[Tensor]:
+        """The gradients of the tasks' own heads, each times its task's count."""
+        tasks = [task for task, own in enumerate(self.own) for _ in own]
+        gradients = [
+            gradient.float() if gradient.dtype in (torch.float16, torch.bfloat16) else gradient
+            for own in self.own
+            for gradient in own
+        ]
+        if not gradients:
+            return gradients
+        each = counts.unbind()
+        # a 0-dim count leaves the product the gradient's dtype
+        counted: list[Tensor] = list(torch._foreach_mul(gradients, [each[task] for task in tasks]))
+        if self.mask is None:
+            return counted
+        return [torch.where(self.mask[task], gradient, 0.0) for task, gradient in zip(tasks, counted, strict=True)]
 
-    def _write(self, row: Tensor, parts: Sequence[Part], gradients: Sequence[Tensor | None], task: int) -> None:
-        """Lay the gradients side by side."""
-        stretches = row.split_with_sizes([part.width for part in parts])
-        places, copied = [], []
-        for part, stretch, gradient in zip(parts, stretches, gradients, strict=False):
+    def _places(self, part: Part, stretch: Tensor) -> tuple[Tensor, ...]:
+        """Where each task's gradient of a part belongs."""
+        shape = part.linear.shape if part.linear is not None and part.narrow else self.shared.tensors[part.tensor].shape
+        return stretch.view(len(stretch), *shape).unbind()
+
+    def _write(self, places: Sequence[Tensor], parts: Sequence[Part], gradients: Sequence[Tensor | None]) -> None:
+        """Lay one task's gradients side by side."""
+        targets, copied = [], []
+        for part, place, gradient in zip(parts, places, gradients, strict=False):
             if gradient is None:
-                stretch.zero_()
-                continue
-            if part.linear is not None and not part.narrow:
-                part.linear.weight_gradient(gradient, out=stretch.view(self.shared.tensors[part.tensor].shape))
+                place.zero_()
+            elif part.linear is not None and not part.narrow:
+                part.linear.weight_gradient(gradient, out=place)
             else:
-                places.append(stretch.view(gradient.shape))
+                targets.append(place)
                 copied.append(gradient.to_dense() if gradient.is_sparse else gradient)
-        if places:
-            torch._foreach_copy_(places, copied)
-        if self.half:
-            row.div_(self.scale)
-        if self.mask is not None:
-            row.copy_(torch.where(self.mask[task], row, 0.0))
+        if targets:
+            torch._foreach_copy_(targets, copied)
 
     def _average(self, rows: Tensor) -> None:
         joined = rows.contiguous()
@@ -230,13 +246,14 @@ def gram(rows: Tensor) -> Tensor:
 
 
 def _products(rows: Tensor, double: bool) -> Tensor:
-    total = torch.zeros(len(rows), len(rows), dtype=torch.float64, device=rows.device)
     columns = max(_COLUMNS, (_GPU_ENTRIES if rows.is_cuda else _ENTRIES) // len(rows))
-    for start in range(0, rows.shape[1], columns):
-        part = rows[:, start : start + columns]
-        if double:
-            part = part.double()
-        total += part @ part.T
+    blocks = [rows] if rows.shape[1] <= columns else torch.split(rows, columns, 1)
+    total: Tensor | None = None
+    for block in blocks:
+        part = block.double() if double else block
+        product = part @ part.T
+        total = product.double() if total is None else total.add_(product)
+    assert total is not None
     return total
 
 
