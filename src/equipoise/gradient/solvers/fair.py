@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from equipoise.gradient.solvers.common import TINY, Solution, diagonal, dot, may_look, normalise, solve_definite, times
+from equipoise.gradient.solvers.two import fair_of_two
 
 _DELTA = 1e-8  # added to the diagonal, in units of the mean squared gradient norm, where there is no solution
 _ITERATIONS, _BLIND_ITERATIONS = 30, 18  # the second where they cannot end early
@@ -27,6 +28,9 @@ def fair(gram: Tensor, active: Tensor, alpha: float) -> Solution:
     >>> fair(G, torch.ones(2, dtype=torch.bool), alpha=1.0).weights
     tensor([0.5000, 0.2500], dtype=torch.float64)
     """
+    plain = fair_of_two(gram, active, alpha)
+    if plain is not None:
+        return plain
     gram, unit = normalise(gram, active)
     inside = active.to(gram.dtype)
     power = 1 / alpha

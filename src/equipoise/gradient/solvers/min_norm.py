@@ -7,6 +7,7 @@ from torch import Tensor
 
 from equipoise.gradient.solvers.common import TINY, Solution, diagonal, dot, normalise, times
 from equipoise.gradient.solvers.complementarity import problem, solve
+from equipoise.gradient.solvers.two import min_norm_of_two
 
 
 def min_norm(gram: Tensor, active: Tensor) -> Solution:
@@ -22,6 +23,9 @@ def min_norm(gram: Tensor, active: Tensor) -> Solution:
     >>> min_norm(J @ J.T, torch.ones(3, dtype=torch.bool)).weights
     tensor([0.8000, 0.2000, 0.0000], dtype=torch.float64)
     """
+    plain = min_norm_of_two(gram, active)
+    if plain is not None:
+        return plain
     gram, _ = normalise(gram, active)
     inside = active.to(gram.dtype)
     u = solve(problem("simplex", gram, active)).squeeze(-1) * inside
