@@ -110,16 +110,19 @@ def of_weights(pulls, fixed=False, enough=3, losses=None, **seen):
     return rules.of_weights([str(i) for i in range(count)], looks, fixed=fixed, enough=enough)
 
 
+@pytest.mark.parametrize("units", [(1.0, 1.0, 1.0), (1e-6, 1.0, 1e4)])
 @pytest.mark.parametrize(("off", "found"), [(0.0004, ["equals-ls"]), (0.0008, [])])
-def test_equals_ls(off, found):
-    """Five looks that alternate by `off` in two of three normalised weights: from the mean 1.2 off in all at most."""
+def test_equals_ls(off, found, units):
+    """Five looks that alternate by `off` in two of three equal weights: from their mean 3.6 off of themselves."""
     pulls = [[1 / 3 + sign * off, 1 / 3 - sign * off, 1 / 3] for sign in (1, -1, 1, -1, 1)]
-    assert kinds(of_weights(pulls)) == found
+    assert kinds(of_weights([[a * b for a, b in zip(row, units, strict=True)] for row in pulls])) == found
 
 
 def test_equals_ls_in_words():
     assert of_weights([[2.0, 2.0, 2.0]] * 5)[0].text == "This objective now equals LS(0.33, 0.33, 0.33) to 0.001."
     assert "LS(0.25, 0.75)" in of_weights([[1.0, 3.0]] * 5)[0].text
+    assert "LS(1e-06, 1)" in of_weights([[1.0, 1e6]] * 5)[0].text
+    assert "LS(0.00, 1.00)" in of_weights([[0.0, 2.0]] * 5)[0].text
     assert "LS(0.025 for each of 40)" in of_weights([[7.0] * 40] * 5)[0].text
     uneven = [1.0] * 20 + [3.0] * 20
     assert "LS(40: 0.013 to 0.037)" in of_weights([uneven] * 5)[0].text
@@ -131,6 +134,7 @@ def test_equals_ls_is_not_said_too_early_of_fixed_weights_or_of_absent_tasks():
     assert of_weights([[1.0, 1.0]] * 5, fixed=True) == []
     assert of_weights([[1.0, 1.0]] * 5, losses=[1.0, math.nan]) == []
     assert of_weights([[1.0, 1.0]] * 5 + [[1.0, 2.0]]) == []
+    assert of_weights([[1.0, 0.0]] * 4 + [[1.0, 1e-9]]) == of_weights([[0.0, 0.0]] * 5) == []
     assert kinds(of_weights([[1.0, 2.0]] + [[1.0, 1.0]] * 5)) == ["equals-ls"]  # the last five count
 
 

@@ -18,6 +18,7 @@ from equipoise.diagnostics.costs import Costs, measure_costs
 from equipoise.diagnostics.gradients import gram_of
 from equipoise.diagnostics.html import as_html
 from equipoise.diagnostics.look import Look, look_at, seen_of
+from equipoise.diagnostics.pull import pull_of
 from equipoise.diagnostics.rules import Finding
 from equipoise.diagnostics.text import as_text
 from equipoise.losses import Batch, Losses, read_any
@@ -102,7 +103,7 @@ def diagnose(
         and tell the price of both ways of taking gradients. Without it only the losses are looked at.
     forward: computes the losses again. With it a step's price counts its forward, and a second look at the losses
         has a price; its effects on buffers and random numbers are undone.
-    balancer: the one in use: its weights after its last step are looked at too.
+    balancer: the one in use: its weights after its last step are looked at too, and what it makes of these losses.
     costs: whether to measure what each family of methods would cost, which takes most of the time.
 
     It takes a few backwards a task, and at parameters the memory of K gradients; hooks on tensors run, and tensors
@@ -124,7 +125,7 @@ def diagnose(
     if balancer is not None:
         if balancer.num_tasks != len(tasks):
             raise ValueError(f"`balancer` must have {len(tasks)} tasks, as the losses; found {balancer.num_tasks}.")
-        seen = seen_of(balancer)
+        seen = {**seen_of(balancer), "pull": pull_of(balancer, batch, tensors)}
     look = look_at(batch, gram_of(batch, tensors) if tensors else None, **seen)
     sound = bool(tensors) and look.finite and not look.bad_gradients
     prices = measure_costs(batch, tensors, forward) if costs and sound else None

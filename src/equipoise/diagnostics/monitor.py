@@ -18,6 +18,7 @@ from equipoise.diagnostics.advice import advise
 from equipoise.diagnostics.diagnosis import Diagnosis, is_fixed, plain
 from equipoise.diagnostics.gradients import gram_of
 from equipoise.diagnostics.look import Look, look_at, seen_of
+from equipoise.diagnostics.pull import factors_of
 from equipoise.losses import Batch, read
 
 HISTORY = 200  # looks kept; of more every second one goes, and from then on half as many are taken
@@ -177,7 +178,7 @@ class Monitor:
         values, mask, given = read(losses, balancer.tasks, balancer._named, present)
         batch = Batch(values, mask, None, given, None)
         seen = seen_of(balancer)
-        pull = _factors(scalar, given)
+        pull = factors_of(scalar, given)
         if pull is not None:
             seen["pull"] = pull
         seen["router_gradient"] = _router_gradient(balancer, scalar)
@@ -242,21 +243,6 @@ def _listed(shared: Any) -> list[Tensor]:
     if isinstance(shared, (Tensor, list, tuple, dict)):
         return list(tensors_in(shared))
     return []
-
-
-def _factors(scalar: Tensor, given: tuple[Tensor | None, ...] | Tensor) -> list[float] | None:
-    """How much the scalar moves with each loss; None where it does not pass through the losses (a carrier)."""
-    here = [given] if isinstance(given, Tensor) else [loss for loss in given if loss is not None]
-    if not scalar.requires_grad:
-        return None
-    taken = torch.autograd.grad(scalar, here, retain_graph=True, allow_unused=True)
-    if all(gradient is None for gradient in taken):
-        return None
-    if isinstance(given, Tensor):
-        found: list[float] = taken[0].tolist()
-        return found
-    values = iter(0.0 if gradient is None else gradient.item() for gradient in taken)
-    return [0.0 if loss is None else next(values) for loss in given]
 
 
 def _router_gradient(balancer: Balancer, scalar: Tensor) -> float | None:

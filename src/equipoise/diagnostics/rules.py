@@ -15,7 +15,7 @@ DROWNED = 0.01  # a gradient norm over the largest
 CONFLICTING = 0.1  # of the pairs, with a cosine below OPPOSED
 STATIONARY = 0.01  # of what gradients at right angles would give
 NEXT_TO_NO_PULL = 0.01  # of an equal part
-SAME = 1e-3  # by how much normalised weights may differ, added up over the tasks, and still be called the same
+SAME = 1e-3  # by how much of themselves the factors of the losses may differ and still be called the same
 RARE = 0.1  # of the steps
 WINDOW = 5  # looks that a finding on weights rests on
 ENOUGH = 3  # the fewest of them
@@ -126,22 +126,37 @@ def _always(task: int, window: Sequence[Look]) -> bool:
 
 
 def _constant(window: Sequence[Look]) -> list[str] | None:
-    """The normalised factors that all looks agree on, as written in a sentence; None where they do not."""
+    """The normalised factors that all looks agree on, as written in a sentence; None where they do not.
+
+    Each factor is compared with itself, up to one that all have in common: the factor of a loss in small units is
+    large, and added to it the others would not count.
+    """
     rows = []
     for look in window:
         assert look.pull is not None
-        total = sum(abs(value) for value in look.pull)
-        if not all(look.present) or not total > 0:
+        there = [abs(value) for value in look.pull if value]
+        if not all(look.present) or not there or not all(map(math.isfinite, there)):
             return None
-        rows.append([value / total for value in look.pull])
+        size = math.exp(statistics.fmean(map(math.log, there)))
+        rows.append([value / size for value in look.pull])
     middle = [statistics.fmean(column) for column in zip(*rows, strict=True)]
-    if any(sum(abs(value - m) for value, m in zip(row, middle, strict=True)) > SAME for row in rows):
+    if any(_apart(row, middle) > SAME for row in rows):
         return None
+    total = sum(map(abs, middle))
+    middle = [value / total for value in middle]
     if len(middle) > 8:
         least, most = min(middle), max(middle)
         equal = most - least <= SAME / len(middle)
         return [f"{least:.2g} for each of {len(middle)}" if equal else f"{len(middle)}: {least:.2g} to {most:.2g}"]
-    return [f"{value:.2f}" for value in middle]
+    short = all(value == 0 or abs(value) >= 0.01 for value in middle)
+    return [f"{value:.2f}" if short else f"{value:.2g}" for value in middle]
+
+
+def _apart(row: Sequence[float], middle: Sequence[float]) -> float:
+    """How far factors are from others, each relative to its own size: the mean over the tasks."""
+    return statistics.fmean(
+        0.0 if value == m else abs(value / m - 1) if m else math.inf for value, m in zip(row, middle, strict=True)
+    )
 
 
 def of_training(tasks: Sequence[str], steps: int, fell_back: int, absent: Sequence[int]) -> list[Finding]:
