@@ -79,7 +79,7 @@ def test_conflict_at_a_price():
     assert "with exact parameters" in exact
     assert "1.40 times" in exact
     dear = said(gradients=OPPOSED, costs=costs(features=1.51, parameters=3.0))
-    assert dear.startswith("Begin with eq.LDC")
+    assert dear.startswith("Compare eq.LS, its weights swept, with a loss-only method such as eq.LDC")
     assert "at the features costs 1.5 times" in dear
     only = said(gradients=OPPOSED, costs=costs(parameters=3.0))
     assert "give the features" in only

@@ -78,6 +78,6 @@ def _of_conflict(uneven: bool, costs: Costs | None) -> str:
     where, price = min(((w, p) for w, p in prices if p is not None), key=lambda item: item[1])
     hint = "" if costs.features is not None else " (give the features as `shared` for the cheaper way)"
     return (
-        f"Begin with eq.LDC, at the price of plain summing: the tasks conflict, but a gradient method {where} costs "
-        f"{price:.1f} times a plain step here{hint}."
+        "Compare eq.LS, its weights swept, with a loss-only method such as eq.LDC, at the price of plain summing: the "
+        f"tasks conflict, but a gradient method {where} costs {price:.1f} times a plain step here{hint}."
     )
