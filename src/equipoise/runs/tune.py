@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import math
 import statistics
+import time
 import uuid
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -171,7 +172,7 @@ def tune(
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    store = optuna.storages.RDBStorage(storage)
+    store = _open(storage)
     studies = [_study(store, f"{prefix} {search.name}", search, force) for search in searches]
     while True:
         batch = [
@@ -190,6 +191,22 @@ def tune(
             else:
                 study.tell(number, score)
     return [_finished(search, study) for search, study in zip(searches, studies, strict=True)]
+
+
+def _open(url: str, attempts: int = 5) -> Any:
+    """The database, with Optuna's tables in it."""
+    import optuna
+    from sqlalchemy.exc import IntegrityError, OperationalError, ProgrammingError
+
+    try:
+        return optuna.storages.RDBStorage(url)
+    except OperationalError as error:
+        raise ValueError(f"--storage: the database cannot be opened: {error.orig}") from error
+    except (IntegrityError, ProgrammingError):  # another process makes the tables at this moment
+        if attempts == 1:
+            raise
+    time.sleep(1.0)
+    return _open(url, attempts - 1)
 
 
 def _study(store: Any, name: str, search: Search, force: bool) -> Any:
