@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, Literal, NamedTuple
@@ -16,7 +17,7 @@ from equipoise.gradient.carrier import carry
 from equipoise.gradient.shared import Shared
 from equipoise.gradient.solvers.common import diagonal, may_look
 from equipoise.gradient.tasks import TaskGradients
-from equipoise.losses import Batch, all_finite
+from equipoise.losses import Batch
 from equipoise.precision import full_precision
 
 _OUT = 1e-12  # a task whose gradient norm is below this part of the largest leaves the game
@@ -190,17 +191,17 @@ class GradientBalancer(Balancer):
 
     def _memory(self, shared: Shared, width: int) -> Tensor:
         """Room for the Jacobian: one block, kept for the next step."""
-        size, device = self.num_tasks * width, shared.tensors[0].device
+        shape, device = (self.num_tasks, width), shared.tensors[0].device
         rows = self._rows
-        if rows is None or rows.numel() < size or rows.dtype != shared.dtype or rows.device != device:
+        if rows is None or rows.numel() < self.num_tasks * width or rows.dtype != shared.dtype or rows.device != device:
             self._rows = None  # let go before asking for more
-            self._rows = rows = torch.empty(size, dtype=shared.dtype, device=device)
-        return (rows if rows.numel() == size else rows[:size]).view(self.num_tasks, width)
+            self._rows = rows = torch.empty(shape, dtype=shared.dtype, device=device)
+        return rows if rows.shape == shape else rows.flatten()[: self.num_tasks * width].view(shape)
 
     def _finite(self, gram: Tensor, batch: Batch, half: bool) -> Tensor | None:
         """Whether all task gradients are finite, None where that is known; moves the scale of float16 gradients."""
         squares = gram.diagonal()
-        if batch.ok is None and not half and may_look(squares) and all_finite(squares):
+        if batch.ok is None and not half and may_look(squares) and all(map(math.isfinite, squares.tolist())):
             return None  # the usual case, in one cheap look
         ok = torch.isfinite(squares).all()
         if half and self.training:
@@ -224,8 +225,8 @@ def play(gram: Tensor, batch: Batch) -> Game:
     """Leave out absent tasks and those with next to no gradient."""
     squares = diagonal(gram)
     if batch.present is None and gram.ndim == 2 and may_look(gram):
-        least, most = (bound.item() for bound in torch.aminmax(squares))
-        if least > 0 and least >= _OUT**2 * most:  # the usual case, in one cheap look
+        known = squares.tolist()
+        if min(known) > 0 and min(known) >= _OUT**2 * max(known):  # the usual case, in one cheap look
             return Game(gram, batch.values.double(), torch.ones_like(squares, dtype=torch.bool), batch, full=True)
     active = (squares > 0) & (squares >= _OUT**2 * squares.amax(-1, keepdim=True))
     if batch.present is not None:

@@ -33,7 +33,7 @@ class Shared:
         parameters = [tensor for tensor in trainable if isinstance(tensor, nn.Parameter)]
         representations = [tensor for tensor in trainable if not isinstance(tensor, nn.Parameter)]
         self.tensors = [*representations, *parameters]
-        self.edges = [get_gradient_edge(tensor) for tensor in self.tensors]
+        self.edges = [_edge(tensor) for tensor in self.tensors]
         self.sizes = [tensor.numel() for tensor in self.tensors]
         self.local = sum(tensor.numel() for tensor in representations)  # columns that differ between ranks
         self.width = sum(self.sizes)
@@ -69,6 +69,11 @@ class Shared:
                 handle.remove()
 
 
+def _edge(tensor: Tensor) -> GradientEdge:
+    """Where a tensor's gradient enters the graph: torch's own answer, without its checks for what is no leaf."""
+    return GradientEdge(tensor.grad_fn, tensor.output_nr) if tensor.grad_fn is not None else get_gradient_edge(tensor)
+
+
 UNREACHED = (
     "`shared` must be upstream of the losses; found no path from any loss to it. Shared features that a wrapper hands "
     "out beside the predictions (DistributedDataParallel with static_graph or find_unused_parameters, a compiled "
@@ -96,7 +101,7 @@ class Root(NamedTuple):
 
     @property
     def edge(self) -> GradientEdge:
-        return get_gradient_edge(self.output) if isinstance(self.output, Tensor) else self.output
+        return _edge(self.output) if isinstance(self.output, Tensor) else self.output
 
     def seed(self, size: Tensor) -> Tensor:
         """The gradient to start from, for a gradient `size` times as large."""

@@ -97,8 +97,7 @@ class TaskGradients:
         """The Jacobian, one row a task, in `out`; the own heads' gradients are kept aside."""
         sources = [part.source for part in parts]
         sizes = self.sizes.unbind() if self.sizes.ndim else [self.sizes] * len(self.roots)
-        stretches = out.split_with_sizes([part.width for part in parts], 1)
-        places = [self._places(part, stretch) for part, stretch in zip(parts, stretches, strict=True)]
+        places = [self._places(part, stretch) for part, stretch in zip(parts, _split(out, parts), strict=True)]
         with self.shared.cut():
             for task, root in enumerate(self.roots):
                 if root is None or not self.live[task]:
@@ -146,8 +145,7 @@ class TaskGradients:
     def combined(self, weights: Tensor, rows: Tensor) -> list[Tensor]:
         """J^T weights, as one gradient a shared tensor."""
         gradients: list[Any] = [None] * len(self.shared.tensors)
-        stretches = (weights.to(rows.dtype) @ rows).split_with_sizes([part.width for part in self.parts])
-        for part, stretch in zip(self.parts, stretches, strict=True):
+        for part, stretch in zip(self.parts, _split(weights.to(rows.dtype) @ rows, self.parts), strict=True):
             whole = part.linear.weight_gradient(stretch) if part.linear is not None and part.narrow else stretch
             gradients[part.tensor] = whole.view(self.shared.tensors[part.tensor].shape)
         return gradients
@@ -228,6 +226,11 @@ class TaskGradients:
         joined = rows.contiguous()
         dist.all_reduce(joined, group=self.group)
         torch.div(joined, self.ranks, out=rows)
+
+
+def _split(rows: Tensor, parts: Sequence[Part]) -> Sequence[Tensor]:
+    """The stretches of a row, or of each."""
+    return [rows] if len(parts) == 1 else rows.split_with_sizes([part.width for part in parts], -1)
 
 
 def gram(rows: Tensor) -> Tensor:
