@@ -62,6 +62,7 @@ class GradDrop(GradientBalancer):
     def update(self, rows: Tensor, shared: Shared, game: Game) -> Update:  # noqa: ARG002
         leak = self.leak.to(rows)
         ones = torch.ones_like(leak)
+        rest, one = ones - leak, ones[0]
         direction, squares = torch.empty_like(rows[0]), torch.zeros_like(game.losses)
         whole = game.gram.diagonal()
         sums = torch.float64 if out_of_range(whole, rows) else rows.dtype
@@ -70,11 +71,13 @@ class GradDrop(GradientBalancer):
             here = slice(start, start + columns)
             part = rows[:, here]
             draw = uniform(self.seed + start, self.step, part.shape[1:], rows.dtype)
-            plus, total = ones @ part.clamp(min=0.0), ones @ part
-            positive = plus > draw * (2 * plus - total)  # P > U, without a quotient that may be 0 / 0
-            sign = torch.where(positive, 1.0, -1.0).to(rows.dtype)
-            kept = (part * sign).clamp_(min=0.0)
-            direction[here] = ((ones - leak) @ kept).mul_(sign)
+            kept = part.clamp(min=0.0)
+            plus, total = ones @ kept, ones @ part
+            # P > U without a quotient that may be 0 / 0: plus - U (2 plus - total) > 0. The sign is copied, not chosen
+            # by a condition, which a processor would guess wrong every second time.
+            sign = torch.copysign(one, torch.addcmul(plus, draw, torch.sub(total, plus, alpha=2)))
+            torch.mul(part, sign, out=kept).clamp_(min=0.0)
+            torch.mul(rest @ kept, sign, out=direction[here])
             squares += torch.linalg.vector_norm(kept, dim=1, dtype=sums).double().square_()
         if self._leaks:
             direction += leak @ rows
