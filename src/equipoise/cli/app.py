@@ -25,6 +25,7 @@ from equipoise.cli.common import (
     console,
     end,
     folders,
+    in_one_process,
     show,
     split,
     whole_numbers,
@@ -134,6 +135,7 @@ def toy(
     """
     from equipoise.cli.toy import show_toy
 
+    in_one_process("toy")
     show_toy(split(methods), steps=steps, lr=lr, sign=sign, jobs=jobs, out=out, console=console)
 
 

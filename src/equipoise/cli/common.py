@@ -18,7 +18,7 @@ from equipoise.report.render import for_terminal
 from equipoise.report.tables import make_table
 from equipoise.runs.config import RunConfig, setting
 from equipoise.runs.engine import Outcome, run_local
-from equipoise.runs.ranks import onlooking
+from equipoise.runs.ranks import launched, onlooking
 from equipoise.runs.trackers import check_tracker
 
 console = Console(highlight=False)
@@ -57,6 +57,8 @@ class Work:
 
     def __post_init__(self) -> None:
         check_tracker(self.track)
+        if self.engine == "ray":
+            in_one_process("--engine ray")
         if self.engine == "ray" and find_spec("ray") is None:
             raise ValueError("--engine ray needs the package ray: pip install 'equipoise[ray]'")
         if self.address is not None and self.engine != "ray":
@@ -83,6 +85,15 @@ class Work:
         if onlooking():
             raise typer.Exit  # under torchrun the first rank shows what came out
         return outcomes
+
+
+def in_one_process(what: str) -> None:
+    """Refuse to be one of several ranks, each of which would do the same work and write the same files."""
+    if launched():
+        raise ValueError(
+            f"{what} works in one process, and torchrun started {os.environ['WORLD_SIZE']}: give the command without "
+            "torchrun. `run`, `compare`, `demo` and a sweep of given values train on all ranks."
+        )
 
 
 def show(*folders: Path, published: bool = False, html: Path | None = None) -> list[Comparison]:

@@ -11,7 +11,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from equipoise.cli.common import console
+from equipoise.cli.common import console, in_one_process
 from equipoise.registry import make, method_class, methods
 from equipoise.report import render
 from equipoise.report.collect import collect
@@ -30,6 +30,7 @@ def report(
     published: Annotated[bool, typer.Option("--published", help="Put the published rows beside ours.")] = False,
 ) -> None:
     """The table of finished runs, one self-contained html page, and figures: `equipoise report runs --format latex`."""
+    in_one_process("report")
     for folder in folders:
         if not folder.is_dir():
             raise FileNotFoundError(f"there is no folder {folder}.")

@@ -13,7 +13,7 @@ import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Column, Table
 
-from equipoise.cli.common import Data, Device, Methods, Settings, all_settings, console, split
+from equipoise.cli.common import Data, Device, Methods, Settings, all_settings, console, in_one_process, split
 from equipoise.registry import methods as all_methods
 from equipoise.report.collect import STL
 from equipoise.report.tables import display_name
@@ -27,7 +27,7 @@ from equipoise.runs.speed import Speed, by_processor, measure
 def speed(
     suite: Annotated[str, typer.Argument(help="A suite's name; see `equipoise list`.")] = "qm9-sample",
     methods: Methods = "all",
-    rounds: Annotated[int, typer.Option(min=5, help="How often each takes turns with LS.")] = 15,
+    rounds: Annotated[int, typer.Option(min=5, help="How often each takes turns with LS; 15 for a figure.")] = 5,
     settings: Settings = None,
     device: Device = "cpu",
     data: Data = None,
@@ -39,6 +39,7 @@ def speed(
     Each method takes turns with LS in one process, so that what else the machine does cancels out; evaluation and
     loading are left out. Memory is of tensors on a CPU, of torch's allocator on a GPU.
     """
+    in_one_process("speed")
     if threads is not None:
         torch.set_num_threads(threads)
     names = split(methods)
@@ -63,13 +64,18 @@ def _measure(configs: Sequence[RunConfig], rounds: int, found: list[Speed]) -> N
         TimeRemainingColumn(compact=True),
         console=console,
         transient=True,
+        speed_estimate_period=600,
     ) as progress:
-        bar = progress.add_task("", total=len(configs))
-        measured = measure(configs, rounds)
+        bar = progress.add_task("", total=len(configs) * rounds)
+
+        def on_round(done: int) -> None:
+            progress.update(bar, completed=len(found) * rounds + done)
+
+        measured = measure(configs, rounds, on_round)
         for config in configs:
             progress.update(bar, description=display_name(config.label))
             found.append(next(measured))
-            progress.advance(bar)
+            on_round(0)
 
 
 def _show(found: Sequence[Speed], suite: str, device: str) -> None:

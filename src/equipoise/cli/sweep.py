@@ -25,6 +25,7 @@ from equipoise.cli.common import (
     all_settings,
     end,
     folders,
+    in_one_process,
     numbers,
     split,
     whole_numbers,
@@ -179,6 +180,7 @@ class _Sweep:
         self._run_and_finish(configs, show, done=True)
 
     def _tune(self, searches: Sequence[Search], trials: int) -> list[list[Trial]]:
+        in_one_process("tuning, by --trials or --budget,")
         with sweep_folder(self.work.out) as prefix:
             return tune(
                 searches,

@@ -43,12 +43,14 @@ class Speed:
     problem: str | None = None
 
 
-def measure(configs: Sequence[RunConfig], rounds: int) -> Iterator[Speed]:
+def measure(
+    configs: Sequence[RunConfig], rounds: int, on_round: Callable[[int], object] | None = None
+) -> Iterator[Speed]:
     """Each configuration against LS on the same suite, one after the other; two networks exist at a time.
 
     In a round the method's steps are timed between those of LS (LS, method, method, LS), so a machine that drifts
     drifts out. On one thread of a CPU the process's own time is counted. Data are ready beforehand. Single-task
-    learning is all its networks' steps together.
+    learning is all its networks' steps together. `on_round` is called with the rounds done of the one under way.
 
     >>> [speed] = measure([configure("toy", "ldc")], rounds=5)
     >>> speed.label, speed.ratio > 0.5, speed.peak > 0
@@ -63,7 +65,7 @@ def measure(configs: Sequence[RunConfig], rounds: int) -> Iterator[Speed]:
             if measured is None or measured[0] != base:
                 measured = base, _peak(base)
             peak_of_ls, peak = measured[1], _peak(config)
-            timing = _take_turns(base, config, rounds)
+            timing = _take_turns(base, config, rounds, on_round)
         except (ValueError, TypeError, RuntimeError) as error:
             yield Speed(config.label, problem=str(error))
         else:
@@ -95,13 +97,16 @@ def _steps(config: RunConfig) -> Callable[[], None]:
     return call
 
 
-def _take_turns(base: RunConfig, config: RunConfig, rounds: int) -> Timing:
+def _take_turns(base: RunConfig, config: RunConfig, rounds: int, on_round: Callable[[int], object] | None) -> Timing:
     """As many steps at a time as a clock can tell."""
     theirs, ours = _steps(base), _steps(config)
     theirs()
     repeat = max(1, math.ceil(_SHORTEST / seconds_of(theirs, 1)))
     clock = time.process_time if by_processor(config.device) else time.perf_counter
-    return compare(theirs, {config.label: ours}, rounds, warmup=1, repeat=repeat, clock=clock)[0]
+    [timing] = compare(
+        theirs, {config.label: ours}, rounds, warmup=1, repeat=repeat, on_round=on_round, clock=clock
+    )  # fmt: skip
+    return timing
 
 
 def by_processor(device: str) -> bool:
