@@ -2,5 +2,6 @@
 
 from .data import load, load_permutation, load_sample, split, statistics
 from .molecules import TASKS, Molecules
+from .rich import enrich
 
-__all__ = ["TASKS", "Molecules", "load", "load_permutation", "load_sample", "split", "statistics"]
+__all__ = ["TASKS", "Molecules", "enrich", "load", "load_permutation", "load_sample", "split", "statistics"]

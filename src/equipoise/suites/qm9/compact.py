@@ -11,7 +11,9 @@ import hashlib
 import io
 import zipfile
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,7 @@ class DamagedFile(ValueError):
 
 
 def encode(molecules: Molecules) -> bytes:
-    """The file for these molecules, whose QM9 numbers must increase.
+    """The file for these molecules, whose QM9 numbers must increase; what is perceived of them is left out.
 
     >>> from equipoise.suites.qm9 import load_sample
     >>> few = load_sample().take(np.arange(3))
@@ -54,7 +56,12 @@ def encode(molecules: Molecules) -> bytes:
     }
     if (np.abs(step[~head]) > np.iinfo(np.int16).max).any():
         raise ValueError("`molecules` should have bonded atoms within 3.2767 Angstrom. Found a longer step.")
-    arrays["sha256"] = np.frombuffer(_digest(arrays), dtype=np.uint8)
+    return pack(arrays)
+
+
+def pack(arrays: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+    """A checked file of these arrays: a zip that ``numpy.load`` reads, with a sha256 over all of them."""
+    arrays = {**arrays, "sha256": np.frombuffer(digest(arrays), dtype=np.uint8)}
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for name, array in arrays.items():
@@ -66,8 +73,11 @@ def encode(molecules: Molecules) -> bytes:
     return file.getvalue()
 
 
-def decode(data: bytes) -> Molecules:
-    """The molecules of a file, refused as :class:`DamagedFile` if a single byte differs from what was written."""
+def unpack(data: bytes, name: str, version: int) -> dict[str, npt.NDArray[Any]]:
+    """The arrays of a file that `pack` made, refused as :class:`DamagedFile` if a byte of them differs.
+
+    name: the array with the file's version, which tells what kind of file it is; version: the one that is known.
+    """
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as members:
             size = sum(member.file_size for member in members.infolist())
@@ -89,10 +99,18 @@ def decode(data: bytes) -> Molecules:
     ) as error:
         raise DamagedFile(f"the archive cannot be read ({error})") from error
     stored = arrays.pop("sha256", np.zeros(0, dtype=np.uint8))
-    if stored.tobytes() != _digest(arrays):
+    if stored.tobytes() != digest(arrays):
         raise DamagedFile("its contents do not have the sha256 written with them")
-    if arrays["version"].item() != _VERSION:
-        raise DamagedFile(f"its version is {arrays['version'].item()}, this reader knows version {_VERSION}")
+    if name not in arrays:
+        raise DamagedFile("it is a file of another kind")
+    if arrays[name].item() != version:
+        raise DamagedFile(f"its version is {arrays[name].item()}, this reader knows version {version}")
+    return arrays
+
+
+def decode(data: bytes) -> Molecules:
+    """The molecules of a file, refused as :class:`DamagedFile` if a single byte differs from what was written."""
+    arrays = unpack(data, "version", _VERSION)
     atoms = arrays["atoms"].astype(np.int64)
     bond = np.stack([arrays["bond_i"], arrays["bond_j"]], axis=1)
     shell = Molecules(
@@ -177,9 +195,10 @@ def _numbers(planes: npt.NDArray[np.generic], kind: str, rows: int) -> npt.NDArr
     return np.ascontiguousarray(planes.T).view(kind).reshape(rows, -1)
 
 
-def _digest(arrays: dict[str, npt.NDArray[np.generic]]) -> bytes:
-    digest = hashlib.sha256()
+def digest(arrays: Mapping[str, npt.NDArray[np.generic]]) -> bytes:
+    """A sha256 of names, types, shapes and contents."""
+    seen = hashlib.sha256()
     for name, array in arrays.items():
-        digest.update(f"{name} {array.dtype.str} {array.shape};".encode())
-        digest.update(np.ascontiguousarray(array).data)
-    return digest.digest()
+        seen.update(f"{name} {array.dtype.str} {array.shape};".encode())
+        seen.update(np.ascontiguousarray(array).data)
+    return seen.digest()

@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,7 @@ from .raw import read_qm9pack
 SAMPLE_SIZE = 5000
 _SAMPLE_SEED = 0
 _CACHE_NAME = "qm9-1.npz"
+T = TypeVar("T")
 
 
 def load_sample() -> Molecules:
@@ -53,20 +55,28 @@ def load(folder: Path | None = None, *, source: Path | None = None) -> Molecules
     qm9pack's CSV files, by default that of the installed package.
     """
     path = (cache_folder() if folder is None else folder) / _CACHE_NAME
-    molecules = _read_cache(path)
-    if molecules is None:
+    return cached(path, compact.read, lambda: read_qm9pack(source), compact.encode)
+
+
+def cached(path: Path, read: Callable[[Path], T], make: Callable[[], T], encode: Callable[[T], bytes]) -> T:
+    """What `read` finds in the file at `path`; where it is missing or damaged, what `make` makes, stored there first.
+
+    The file appears whole or not at all, and of several processes that want it, one makes it and the others wait.
+    """
+    found = _read_cache(path, read)
+    if found is None:
         path.parent.mkdir(parents=True, exist_ok=True)
         with _lock(path.with_suffix(".lock")):
-            molecules = _read_cache(path)  # another process may have built it meanwhile
-            if molecules is None:
-                molecules = read_qm9pack(source)
-                _write_whole(path, compact.encode(molecules))
-    return molecules
+            found = _read_cache(path, read)  # another process may have made it meanwhile
+            if found is None:
+                found = make()
+                _write_whole(path, encode(found))
+    return found
 
 
-def _read_cache(path: Path) -> Molecules | None:
+def _read_cache(path: Path, read: Callable[[Path], T]) -> T | None:
     try:
-        return compact.read(path)
+        return read(path)
     except FileNotFoundError:
         return None
     except compact.DamagedFile as error:

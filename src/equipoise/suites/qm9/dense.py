@@ -79,7 +79,8 @@ class Batch(NamedTuple):
     nodes ``[R, rows, 11]``; pairs ``[R, P]``, for each molecule of each group its n x n distances, 0 where there is
     no edge, whose last two bits (far below what the positions tell) are the order of the bond; inverse
     ``[R, rows]``: 1 / neighbours of each atom, 0 in padding; atoms ``[R, B]``; targets ``[R, B, T]``; share
-    ``[R, B]``: what each molecule counts in a mean over the batch, 0 if empty.
+    ``[R, B]``: what each molecule counts in a mean over the batch, 0 if empty; rich: the features are the rich ones,
+    and the last three bits of a pair are the class of the bond.
     """
 
     layout: Layout
@@ -89,6 +90,7 @@ class Batch(NamedTuple):
     atoms: Tensor
     targets: Tensor
     share: Tensor
+    rich: bool = False
 
     def part(self, first: int, every: int) -> Batch:
         """Of the molecules, counted from the smallest, `first` and every `every`-th after it, as a batch of its own."""
@@ -112,6 +114,7 @@ class Batch(NamedTuple):
             atoms=self.atoms[:, atoms],
             targets=self.targets[:, atoms],
             share=share / share.sum(1, keepdim=True).clamp(min=1),
+            rich=self.rich,
         )
 
 
@@ -133,7 +136,8 @@ class Resident:
         bond = np.zeros((count + 1, widest, widest), dtype=np.uint8)
         molecule = np.repeat(np.arange(count), molecules.bonds)
         i, j = molecules.bond[:, 0], molecules.bond[:, 1]
-        bond[molecule, i, j] = bond[molecule, j, i] = molecules.order
+        bond[molecule, i, j] = bond[molecule, j, i] = molecules.bond_classes()
+        self.rich = molecules.perception is not None
         empty = np.zeros_like(targets[:, :1])
         self.empty = count
         self.sizes = np.append(molecules.atoms, 0)
@@ -165,6 +169,7 @@ class Resident:
             atoms=atoms,
             targets=self.targets[0, index] if which is None else self.targets[which[:, None], index],
             share=share / share.sum(1, keepdim=True),
+            rich=self.rich,
         )
 
     def _pairs(self, chosen: Tensor, inside: Tensor, capacity: int) -> Tensor:
@@ -172,19 +177,24 @@ class Resident:
         position = self.position[:, :capacity][chosen]
         distance = (position[:, :, :, None] - position[:, :, None]).square().sum(-1).sqrt()
         bond = self.bond[:, :capacity, :capacity][chosen]
-        packed = ((distance.view(torch.int32) & -4) | bond).view(torch.float32)
+        packed = ((distance.view(torch.int32) & _distance_bits(self.rich)) | bond).view(torch.float32)
         return torch.where(inside[..., :, None] & inside[..., None, :], packed, 0.0)
 
 
-def unpack_pairs(pairs: Tensor) -> tuple[Tensor, Tensor]:
-    """Distances, and the orders of the bonds (0 to 3).
+def _distance_bits(rich: bool) -> int:
+    """The bits of a pair that are its distance: all but the last two, or three if there are aromatic bonds."""
+    return -8 if rich else -4
+
+
+def unpack_pairs(pairs: Tensor, rich: bool = False) -> tuple[Tensor, Tensor]:
+    """Distances, and the orders of the bonds (0 to 3); if rich their classes, 4 for an aromatic bond.
 
     >>> distance, order = unpack_pairs(torch.tensor([1.0, 0.0]))
     >>> distance.tolist(), order.tolist()
     ([1.0, 0.0], [0, 0])
     """
-    bits = pairs.view(torch.int32)
-    return (bits & -4).view(torch.float32), bits & 3
+    bits, distance = pairs.view(torch.int32), _distance_bits(rich)
+    return (bits & distance).view(torch.float32), bits & ~distance
 
 
 def by_size(

@@ -60,6 +60,8 @@ class Fleet:
         self.speed = speed or Speed()
         self.data = data if isinstance(data, FleetData) else FleetData(self.configs, device, data)
         self.tasks, self.resident, self.layout = self.data.tasks, self.data.resident, self.data.layout
+        if self.speed.fused and self.resident.rich:
+            raise ValueError("`speed.fused` must be False for rich features: the kernels know no aromatic bonds.")
         self.seeds = [config.seed for config in configs]
         self.which = torch.tensor(self.data.which(self.seeds), device=device)
         self.error_scale = torch.stack([self.suite(run).error_scale for run in range(len(configs))]).to(device)

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from .chemistry import ATOMIC_NUMBERS
+from .perception import AROMATIC, Perception
 
 HARTREE = 27.211386246  # eV
 
@@ -39,6 +40,7 @@ class Molecules:
     ``atoms [M]`` counts atoms, ``number [A]`` their atomic numbers, ``grid [A, 3]`` their positions in 1e-4
     Angstrom, ``bonds [M]`` counts bonds, ``bond [B, 2]`` the bonded atoms i < j of each molecule, ``order [B]``
     1 to 3, ``raw [M, 12]`` the published columns as integers in their last decimal, ``index [M]`` QM9's number.
+    ``perception`` is there where the rich features are wanted: see `equipoise.suites.qm9.enrich`.
     """
 
     index: npt.NDArray[np.int64]
@@ -49,6 +51,7 @@ class Molecules:
     bond: npt.NDArray[np.uint8]
     order: npt.NDArray[np.uint8]
     raw: npt.NDArray[np.int64]
+    perception: Perception | None = None
 
     def __len__(self) -> int:
         return len(self.atoms)
@@ -83,16 +86,26 @@ class Molecules:
         return count
 
     def features(self) -> npt.NDArray[np.float32]:
-        """The published node features ``[A, 11]``: one-hot H C N O F, Z, four zeros, number of hydrogens.
+        """The node features ``[A, 11]``: one-hot H C N O F, Z, aromatic, sp, sp2, sp3, number of hydrogens.
 
         PyTorch Geometric fills columns 6 to 9 (aromatic, sp, sp2, sp3) with zeros on QM9, because it reads the
-        molecules unsanitised; every published multi-task number was trained on those zeros.
+        molecules unsanitised; every published multi-task number was trained on those zeros. So they are here, but
+        for molecules with a `perception`.
         """
         features = np.zeros((len(self.number), 11), dtype=np.float32)
         features[np.arange(len(self.number)), self.element] = 1
         features[:, 5] = self.number
+        if self.perception is not None:
+            features[:, 6] = self.perception.aromatic
+            features[:, 7:10] = self.perception.hybridisation[:, None] == np.arange(1, 4)
         features[:, 10] = self.hydrogens
         return features
+
+    def bond_classes(self) -> npt.NDArray[np.uint8]:
+        """The class of each bond, ``[B]``: its order, or 4 where it is perceived to be aromatic."""
+        if self.perception is None:
+            return self.order
+        return np.where(self.perception.aromatic_bond, np.uint8(AROMATIC), self.order)
 
     def columns(self) -> npt.NDArray[np.float64]:
         """PyTorch Geometric's first sixteen target columns, in Debye, bohr^3, eV, bohr^2 and cal/mol/K."""
@@ -131,6 +144,7 @@ class Molecules:
             bond=self.bond[bond],
             order=self.order[bond],
             raw=self.raw[chosen],
+            perception=None if self.perception is None else self.perception.take(atom, bond),
         )
 
     def _bond_atoms(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from .dense import NODE_FEATURES, Batch, unpack_pairs
 from .messages import fused_messages, spread
+from .perception import AROMATIC
 from .precision import Precision, product
 
 WIDTH = 64
@@ -129,8 +130,11 @@ def unpack(weights: Weights, run: int) -> dict[str, Tensor]:
 def features(weights: Weights, batch: Batch, precision: Precision = "float32", tiles: Tensor | None = None) -> Tensor:
     """The shared representation of every molecule, ``[R, B, 64]``.
 
-    tiles: of the batch's layout on a GPU, for messages by fused kernels; without it by plain matrix products.
+    tiles: of the batch's layout on a GPU, for messages by fused kernels; without it by plain matrix products, which
+        alone know the rich features.
     """
+    if batch.rich and tiles is not None:
+        raise ValueError("`tiles` must be None for rich features: the fused kernels know no aromatic bonds.")
     atoms = _message_passing(weights, batch, precision, tiles)
     pooled = _set_to_set(weights, batch, atoms)
     return torch.relu(torch.baddbmm(weights.out_bias, pooled, weights.out))
@@ -169,10 +173,10 @@ def _edge_features(batch: Batch) -> list[Tensor]:
     runs = len(batch.pairs)
     for _, rows, count, capacity in batch.layout.slices():
         length = count * capacity * capacity
-        distance, order = unpack_pairs(batch.pairs[:, start : start + length])
+        distance, bond = unpack_pairs(batch.pairs[:, start : start + length], batch.rich)
         # The fourth class, aromatic, is empty in PyTorch Geometric's QM9: it reads Kekule structures.
-        kinds = [(order == kind).float() for kind in (1, 2, 3)]
-        features = torch.stack([*kinds, torch.zeros_like(distance), distance, (distance > 0).float()], dim=-1)
+        kinds = [(bond == kind).float() for kind in (1, 2, 3, AROMATIC)]
+        features = torch.stack([*kinds, distance, (distance > 0).float()], dim=-1)
         share = batch.inverse[:, rows].view(runs, -1, 1).expand(-1, -1, capacity).reshape(runs, length, 1)
         groups.append(features * share)
         start += length
