@@ -12,6 +12,7 @@ from typing_extensions import Unpack
 from equipoise.gradient.base import Game, GradientOptions, Update
 from equipoise.gradient.running import RunningGradients, decay
 from equipoise.gradient.shared import Shared
+from equipoise.gradient.solvers.common import may_look
 
 
 class MoCo(RunningGradients):
@@ -90,6 +91,8 @@ def _onto_simplex(point: Tensor, present: Tensor | None) -> Tensor:
     """The nearest point with entries at least 0 that sum to 1; absent entries take no part."""
     if present is not None:
         point = torch.where(present, point, -torch.inf)
+    if may_look(point):  # a sixth of the time of the operators below
+        return point.new_tensor(_nearest(point.tolist()))
     point = point - point.max()  # nothing changes, and 1 counts beside entries of any size
     ordered = point.sort(descending=True).values
     count = torch.arange(1, len(point) + 1, dtype=point.dtype, device=point.device)
@@ -97,3 +100,15 @@ def _onto_simplex(point: Tensor, present: Tensor | None) -> Tensor:
     # The threshold is that of the longest run of leading entries that all stay above it.
     threshold = torch.where(ordered > excess, excess, -torch.inf).max()
     return (point - threshold).clamp(min=0.0)
+
+
+def _nearest(point: list[float]) -> list[float]:
+    """The same in Python's own numbers."""
+    most = max(point)
+    total, threshold = -1.0, 0.0
+    for count, entry in enumerate(sorted((entry - most for entry in point), reverse=True), 1):
+        total += entry
+        if entry <= total / count:
+            break
+        threshold = total / count
+    return [max(entry - most - threshold, 0.0) for entry in point]

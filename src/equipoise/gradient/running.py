@@ -14,9 +14,10 @@ from equipoise.gradient.tasks import gram
 from equipoise.losses import OutOfRange
 
 
-def decay(rate: float, power: float, step: Tensor) -> Tensor:
+def decay(rate: float, power: float, step: Tensor) -> Tensor | float:
     """`rate` divided by a power of the number of this step, counted from 1."""
-    return rate * (step + 1).double() ** -power
+    count = int(step) + 1.0 if may_look(step) else (step + 1).double()
+    return rate * count**-power
 
 
 class RunningGradients(GradientBalancer):
@@ -33,7 +34,7 @@ class RunningGradients(GradientBalancer):
         self.register_buffer("gram_average", torch.zeros(self.num_tasks, self.num_tasks, dtype=torch.float64))
 
     def run(
-        self, rows: Tensor, factors: Tensor, shared: Shared, game: Game, rate: Tensor
+        self, rows: Tensor, factors: Tensor, shared: Shared, game: Game, rate: Tensor | float
     ) -> tuple[Tensor | None, Tensor]:
         """Move the average towards the rows times `factors`, by the part `rate`; absent tasks' entries stay.
 
