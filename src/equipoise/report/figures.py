@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any, Literal
 from equipoise.report import charts, svg
 from equipoise.report.charts import Bar, Heat, Panel, Spread
 from equipoise.report.collect import Comparison
+from equipoise.report.colours import PALETTE, colours
 from equipoise.report.tradeoff import Scatter, trade_off
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+Ink = tuple[str, str]  # a colour and a style of line
 _COLUMN, _ROW = 2.6, 2.0  # inches of a small diagram
 _WIDE, _BAR = 3.6, 0.22  # inches of one whose rows are methods, and of such a row
 _LONGEST = 28  # letters of a name
@@ -26,36 +28,39 @@ def write_figures(folder: Path, comparisons: Sequence[Comparison], kind: Literal
     """One file a figure; returns the files."""
     folder.mkdir(parents=True, exist_ok=True)
     written = []
+    names = list(dict.fromkeys(name for comparison in comparisons for name in charts.names(comparison)))
+    chosen = dict(zip(names, (_ink(*colour) for colour in colours(names)), strict=True))
     for comparison in comparisons:
         name = re.sub(r"[^A-Za-z0-9-]", "-", comparison.suite.name)
-        for figure, draw in _figures(comparison).items():
+        for figure, draw in _figures(comparison, [chosen[name] for name in charts.names(comparison)]).items():
             path = folder / f"{name}-{figure}.{kind}"
             draw(path)
             written.append(path)
     return written
 
 
-def _figures(comparison: Comparison) -> dict[str, Callable[[Path], None]]:
-    """What there is to draw."""
+def _figures(comparison: Comparison, methods: Sequence[Ink]) -> dict[str, Callable[[Path], None]]:
+    """What there is to draw; methods: their inks."""
+    of_methods, of_tasks = partial(_panel, ink=methods.__getitem__), partial(_panel, ink=_task_ink)
     panels = {
-        "metrics": charts.metric_panels(comparison),
-        "losses": charts.loss_panels(comparison),
-        "weights": charts.weight_panels(comparison),
-        "router-gradients": charts.hypergradients(comparison),
+        "metrics": (of_methods, charts.metric_panels(comparison)),
+        "losses": (of_methods, charts.loss_panels(comparison)),
+        "weights": (of_tasks, charts.weight_panels(comparison)),
+        "router-gradients": (of_tasks, charts.hypergradients(comparison)),
     }
     found: dict[str, Callable[[Path], None]] = {
-        name: _drawing([(_panel, item) for item in items]) for name, items in panels.items() if items
+        name: _drawing([(draw, item) for item in items]) for name, (draw, items) in panels.items() if items
     }
     spreads, heats, scatter = charts.loss_spreads(comparison), charts.conflicts(comparison), trade_off(comparison)
     if spreads:
-        found["discrepancy"] = _drawing([(_spread, spreads)], _WIDE, _BAR * len(spreads) + 0.7)
+        found["discrepancy"] = _drawing([(partial(_spread, inks=methods), spreads)], _WIDE, _BAR * len(spreads) + 0.7)
     if heats:
         found["conflict"] = _drawing([(_heat, item) for item in heats])
     if scatter is not None:
-        found["trade-off"] = _drawing([(_scatter, scatter)])
+        found["trade-off"] = _drawing([(partial(_scatter, inks=methods), scatter)], _WIDE, 2.8)
     bars = {"time per step": charts.time_bars(comparison), "peak memory": charts.memory_bars(comparison)}
     if all(bars.values()):
-        parts = [(partial(_bars, label=label), items) for label, items in bars.items()]
+        parts = [(partial(_bars, label=label, inks=methods), items) for label, items in bars.items()]
         found["cost"] = _drawing(parts, _WIDE, _BAR * len(parts[0][1]) + 0.5)
     return found
 
@@ -87,12 +92,11 @@ def _drawing(
     return draw
 
 
-def _panel(axes: Axes, data: Panel) -> None:
+def _panel(axes: Axes, data: Panel, ink: Callable[[int], Ink]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     for curve in data.curves:
-        colour = _colour(curve.index)
-        style = ("-", "--", ":", "-.")[curve.index // 10 % 4]
+        colour, style = ink(curve.index)
         axes.plot(curve.x, curve.y, style, color=colour, linewidth=1.2, label=curve.name)
         if curve.low is not None and curve.high is not None:
             axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.12, linewidth=0)
@@ -103,10 +107,11 @@ def _panel(axes: Axes, data: Panel) -> None:
     axes.set_xlabel(data.x_label, fontsize=7)
 
 
-def _spread(axes: Axes, data: Sequence[Spread]) -> None:
+def _spread(axes: Axes, data: Sequence[Spread], inks: Sequence[Ink]) -> None:
     values = [value for row in data for value in row.values.values()]
     for place, row in enumerate(data):
-        axes.scatter(list(row.values.values()), [place] * len(row.values), s=12, alpha=0.7, color=_colour(row.index))
+        colour, _ = inks[row.index]
+        axes.scatter(list(row.values.values()), [place] * len(row.values), s=12, alpha=0.7, color=colour)
         axes.plot([row.statistics["mean"]], [place], "|k", markersize=10)
     axes.set_yticks(range(len(data)), [_plain(row.name) for row in data])
     axes.invert_yaxis()
@@ -129,9 +134,9 @@ def _heat(axes: Axes, data: Heat) -> None:
             axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=5, color=ink)
 
 
-def _bars(axes: Axes, data: Sequence[Bar], label: str) -> None:
+def _bars(axes: Axes, data: Sequence[Bar], label: str, inks: Sequence[Ink]) -> None:
     places = range(len(data))
-    axes.barh(places, [bar.value for bar in data], color=[_colour(bar.index) for bar in data])
+    axes.barh(places, [bar.value for bar in data], color=[inks[bar.index][0] for bar in data])
     axes.set_yticks(places, [_plain(bar.name) for bar in data])
     for place, bar in enumerate(data):
         axes.text(bar.value, place, f" {bar.text}", va="center", fontsize=6)
@@ -141,12 +146,12 @@ def _bars(axes: Axes, data: Sequence[Bar], label: str) -> None:
     axes.set_title(label, fontsize=8)
 
 
-def _scatter(axes: Axes, data: Scatter) -> None:
+def _scatter(axes: Axes, data: Scatter, inks: Sequence[Ink]) -> None:
     axes.plot(*zip(*data.front, strict=True), "--", color="0.5", linewidth=0.8)
     for sweep in data.sweeps:
         axes.plot(*zip(*sweep, strict=True), "-", color="0.7", linewidth=0.6)
     for dot in data.dots:
-        colour = _colour(dot.index)
+        colour, _ = inks[dot.index]
         for x, y in dot.runs:
             axes.scatter([x], [y], s=4, color=colour, alpha=0.5, linewidths=0)
         axes.scatter([dot.x], [dot.y], s=18, color=colour)
@@ -155,8 +160,12 @@ def _scatter(axes: Axes, data: Scatter) -> None:
     axes.set_ylabel(_plain(data.y_label), fontsize=7)
 
 
-def _colour(index: int) -> str:
-    return f"C{index % 10}"
+def _ink(place: int, turn: int) -> Ink:
+    return PALETTE[place], ("-", "--", ":", "-.")[turn % 4]
+
+
+def _task_ink(index: int) -> Ink:
+    return _ink(index % len(PALETTE), index // len(PALETTE))
 
 
 def _plain(text: str, most: int = _LONGEST) -> str:

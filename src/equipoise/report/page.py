@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 import equipoise
 from equipoise.report import charts, svg
 from equipoise.report.collect import Comparison, count
+from equipoise.report.colours import Colour, colours
 from equipoise.report.diagnoses import diagnoses
 from equipoise.report.render import cell_text, column_title, line_name, number, std_text
 from equipoise.report.tables import Table, make_table, metrics_last
@@ -35,12 +36,21 @@ def page(comparisons: Sequence[Comparison], *, published: bool = False) -> str:
     """The report as text."""
     sections = [_section(comparison, published) for comparison in comparisons]
     title = ", ".join(section["suite"] for section in sections) or "nothing yet"
-    colours = max((len(section["names"]) for section in sections), default=0)
-    return render_page("page.html.j2", title=title, sections=sections, colours=colours)
+    names = list(dict.fromkeys(name for section in sections for name in section["names"]))
+    chosen = dict(zip(names, colours(names), strict=True))
+    rules = [
+        (f"#suite-{number}", index, chosen[name])
+        for number, section in enumerate(sections, 1)
+        for index, name in enumerate(section["names"])
+    ]
+    return render_page("page.html.j2", rules, title=title, sections=sections)
 
 
-def render_page(template: str, **content: Any) -> str:
-    """A template of this package with its style and script inside it."""
+def render_page(template: str, rules: Sequence[tuple[str, int, Colour]], **content: Any) -> str:
+    """A template of this package with its style and script inside it.
+
+    rules: where on the page a method's number has which colour.
+    """
     environment = Environment(
         loader=PackageLoader("equipoise.report", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
@@ -51,6 +61,7 @@ def render_page(template: str, **content: Any) -> str:
     script = _asset("page.js")
     return environment.get_template(template).render(
         **content,
+        rules=rules,
         style=_asset("page.css"),
         script=script,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),

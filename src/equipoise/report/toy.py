@@ -12,6 +12,7 @@ from markupsafe import Markup
 
 from equipoise.report import svg
 from equipoise.report.charts import Bar
+from equipoise.report.colours import colours
 from equipoise.report.page import render_page
 from equipoise.report.svg import Axis
 from equipoise.report.tables import Cell, Column, Line, Table, display_name
@@ -72,10 +73,11 @@ def _router_note(runs: Mapping[str, Trajectories]) -> list[str]:
 def toy_page(runs: Mapping[str, Trajectories], failed: Mapping[str, str], sign: Sign) -> str:
     """The self-contained page."""
     steps = next(iter(runs.values())).steps
+    chosen = colours([display_name(label) for label in runs])
     return render_page(
         "toy.html.j2",
+        [("main", index, colour) for index, colour in enumerate(chosen)],
         title="toy",
-        colours=len(runs),
         steps=steps,
         sign=sign,
         table=toy_table(runs, failed),
