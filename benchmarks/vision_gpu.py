@@ -147,6 +147,7 @@ def train(options: argparse.Namespace) -> None:
                 print(f"stopped before {method} seed {seed}: {guess:.0f} s a run, and the time is up", flush=True)
                 break
             if trainer is None:
+                suite.batch_size = options.batch_size or batch_size(suite, method)
                 trainer = Trainer(suite, method, mode, epochs=epochs, shared=options.shared or suite.protocol.shared)
             name = "" if task is None else suite.tasks[task]
             key = {"suite": suite.name, "method": method, "task": name, "seed": seed, "epochs": epochs, "mode": mode,
@@ -161,6 +162,12 @@ def train(options: argparse.Namespace) -> None:
                       f"{1e3 * result.seconds_per_step:.2f} ms a step, {result.wall_seconds:.1f} s {trainer.note}",
                       flush=True)  # fmt: skip
         del trainer
+
+
+def batch_size(suite: Suite, method: str) -> int:
+    """The one the method was published with on this suite."""
+    preset = suite.presets.get(method)
+    return (preset and preset.batch_size) or suite.protocol.batch_size
 
 
 def plan(
