@@ -186,7 +186,7 @@ def test_pcgrad_against_its_definition(matrix: list[list[int]], random: Any) -> 
 
 
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("complementarity", "fair", "equal_projections", "eigen"):
+    for name in ("complementarity", "fair", "equal_projections", "eigen", "two"):
         module = importlib.import_module(f"equipoise.gradient.solvers.{name}")
         monkeypatch.setattr(module, "may_look", lambda _: False)
 
