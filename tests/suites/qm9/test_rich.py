@@ -4,6 +4,7 @@ import importlib.util
 import multiprocessing
 import os
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -185,14 +186,21 @@ def test_other_molecules_have_another_file(tmp_path, asked, capsys):
 
 
 def enriched(folder):
-    return int(enrich(SAMPLE.take(np.arange(200)), Path(folder)).perception.hybridisation.sum())
+    return int(enrich(SAMPLE.take(np.arange(40)), Path(folder)).perception.hybridisation.sum())
 
 
-@needs_rdkit
-def test_processes_do_not_collide(tmp_path):
-    with multiprocessing.get_context("fork").Pool(3) as pool:
+def test_of_several_processes_one_asks(tmp_path, monkeypatch):
+    def answer(molecules, say):
+        with (tmp_path / "asked").open("a") as file:
+            file.write("once\n")
+        time.sleep(0.3)  # the others are waiting by then
+        return made_up(molecules)
+
+    monkeypatch.setattr(rich, "perceive", answer)
+    with multiprocessing.get_context("fork").Pool(3) as pool:  # children keep the made-up answer
         sums = pool.map(enriched, [str(tmp_path / "cache")] * 6)
-    assert sums == [int(perceive(SAMPLE.take(np.arange(200))).hybridisation.sum())] * 6
+    assert sums == [int(made_up(SAMPLE.take(np.arange(40))).hybridisation.sum())] * 6
+    assert (tmp_path / "asked").read_text() == "once\n"
     assert len(list((tmp_path / "cache").iterdir())) == 2
 
 
@@ -227,15 +235,14 @@ def test_all_of_qm9_against_an_independent_packing():
     every = data.load()
     every = replace(every, perception=perceive(every))
     assert_same(every.perception, [packed[name] for name in ("atom_aromatic", "hyb", "bond_aromatic")])
-    # The features as a whole; orders between two Kekule forms of what is not aromatic may be drawn otherwise.
-    nodes, classes = every.features(), every.bond_classes()
-    same_orders = 0
+    # Classes: in 198 molecules (carboxylates, amidinium ions, nitro groups) a double bond is drawn on the other side.
+    classes = every.bond_classes()
+    expected = np.where(packed["bond_aromatic"], 4, packed["bond_order"])
+    molecule = np.repeat(np.arange(len(every)), every.bonds)
+    assert len(np.unique(molecule[classes != expected])) == 198
+    for kind in (1, 2, 3, 4):
+        ours, theirs = (np.bincount(molecule[x == kind], minlength=len(every)) for x in (classes, expected))
+        assert (ours == theirs).all()
+    nodes = every.features()
     for m in np.random.RandomState(0).permutation(len(every))[:2000]:
-        atoms, bonds = slice(*every.atom_offset[m : m + 2]), slice(*every.bond_offset[m : m + 2])
-        x, (row, col), kinds, _, _ = reader.graph(packed, m, rich=True)
-        assert (nodes[atoms] == x).all()
-        matrix = np.zeros((len(x), len(x)), dtype=int)
-        matrix[row, col] = kinds.argmax(1) + 1
-        found = matrix[tuple(every.bond[bonds].T)]
-        same_orders += (classes[bonds] == found).all()
-    assert same_orders > 0.995 * 2000
+        assert (nodes[slice(*every.atom_offset[m : m + 2])] == reader.graph(packed, m, rich=True)[0]).all()
