@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from equipoise.capture import Capture, tensors_in
 from equipoise.checks import Checked
 from equipoise.distributed import alone, broadcast_from_first, join_losses, world_size
-from equipoise.losses import Batch, Losses, OutOfRange, all_finite, label_counts, read, task_names
+from equipoise.losses import Batch, Losses, OutOfRange, label_counts, read, task_names
 
 Shared: TypeAlias = "Tensor | Sequence[Tensor] | Iterator[Tensor]"
 
@@ -124,7 +124,10 @@ class Balancer(Checked):
         shared: the shared representation or the shared parameters, for methods that need it.
         counts: labels per task on this rank, which makes the joined losses of several ranks exact.
         """
-        self._agree()
+        group = self._group
+        ranks = world_size(group)
+        if ranks > 1:
+            self._agree(group)
         values, mask, given = read(losses, self.tasks, self._named, present)
         if values.device != self.step.device:
             raise ValueError(
@@ -133,8 +136,8 @@ class Balancer(Checked):
             )
         labels = label_counts(counts, values)
         factor = None
-        if world_size(self._group) > 1:
-            values, mask, factor = join_losses(values, mask, labels, self._group)
+        if ranks > 1:
+            values, mask, factor = join_losses(values, mask, labels, group)
         ok = self._check_losses(values, mask)
         if self.skipped:
             return self._dropped(values)
@@ -194,13 +197,12 @@ class Balancer(Checked):
         """The ranks that are joined. In evaluation nothing is kept, so nobody is waited for."""
         return self.process_group if self.training else alone()
 
-    def _agree(self) -> None:
+    def _agree(self, group: dist.ProcessGroup | None) -> None:
         """Start every rank from rank 0's parameters, buffers and seeds, once."""
         if self._agreed or torch.compiler.is_compiling():
             return
-        if world_size(self._group) > 1:
-            broadcast_from_first([*self.parameters(), *self.buffers()], self._group)
-            self._agreed = True
+        broadcast_from_first([*self.parameters(), *self.buffers()], group)
+        self._agreed = True
 
     def _dropped(self, values: Tensor) -> Tensor:
         """A zero that reaches nothing; under DDP, whose reducer waits for every gradient, one that reaches zeros."""
@@ -226,15 +228,11 @@ class Balancer(Checked):
             raise ValueError("`shared` must hold at least one tensor; found none.")
         return tensors
 
-    @torch.no_grad()
     def _advance(self, batch: Batch, weights: Tensor) -> None:
         batch.keep(self.last_weights, weights)
-        if batch.ok is None:
-            self.new_epoch.zero_()
-            self.step.add_(1)
-        else:
+        batch.keep(self.step, self.step + 1)
+        if self.uses_epochs:
             batch.keep(self.new_epoch, torch.zeros_like(self.new_epoch))
-            batch.keep(self.step, self.step + 1)
         batch.commit()
         if self.uses_epochs and self.epoch_steps is None and not torch.compiler.is_compiling():
             self._calls += 1
@@ -242,7 +240,7 @@ class Balancer(Checked):
                 warnings.warn(
                     f"{type(self).__name__} looks at epochs, but 1,000 steps passed without start_epoch(): call it "
                     "at the start of each epoch, or give epoch_steps=.",
-                    stacklevel=4,
+                    stacklevel=5,
                 )
 
     def _epoch_begins(self) -> Tensor:
@@ -250,6 +248,11 @@ class Balancer(Checked):
         if self.epoch_steps is None:
             return self.new_epoch
         return self.new_epoch | (self.step % self.epoch_steps == 0)
+
+    def _epoch_begins_here(self) -> bool:
+        """The same where the state may be looked at, for a quarter of the time."""
+        begins = self.epoch_steps is not None and self.step.item() % self.epoch_steps == 0
+        return begins or bool(self.new_epoch.item())
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Balancer:
         """Move like any module, but stay at least float32 under .half() and .bfloat16()."""
@@ -290,12 +293,7 @@ class Balancer(Checked):
         self, state_dict: dict[str, Any], prefix: str, local_metadata: dict[str, Any], strict: bool,
         missing_keys: list[str], unexpected_keys: list[str], error_msgs: list[str],
     ) -> None:  # fmt: skip
-        stored = state_dict.get(f"{prefix}last_weights")
-        if isinstance(stored, Tensor) and stored.shape != self.last_weights.shape:
-            error_msgs.append(f"the state is of a balancer of {stored.numel()} tasks; this one has {self.num_tasks}.")
-        for name, tensor in state_dict.items():
-            if name.startswith(prefix) and isinstance(tensor, Tensor) and not tensor.is_meta and not all_finite(tensor):
-                error_msgs.append(f"the state's `{name}` must be finite; found NaN or infinity in it.")
+        error_msgs += self._complaints_of_state(state_dict, prefix)
         super()._load_from_state_dict(
             state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs
         )

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from equipoise.losses import SMALLEST, OutOfRange, all_finite
+from equipoise.losses import SMALLEST, OutOfRange, all_finite, within_range
 
 NON_FINITE, NON_POSITIVE, NOBODY = 1, 2, 4  # what `failed` latches for a task; NOBODY: all of them are absent
 
@@ -32,8 +34,8 @@ class Checked(nn.Module):
 
     def _check_losses(self, values: Tensor, mask: Tensor | None) -> Tensor | None:
         """Raise or mark a skip where the values can be looked at; else latch, and return whether all is well."""
-        detached = values.detach().to(self.last_weights.dtype)  # what the state holds: 1e300 is infinite in float32
         if values.is_cuda or torch.compiler.is_compiling():
+            detached = self._as_state(values)
             bad = (~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE
             refused = self._refused(detached)
             if refused is not None:
@@ -46,9 +48,10 @@ class Checked(nn.Module):
             self.skipped = False
         if mask is not None and not bool(mask.any()):
             self._complain(torch.full_like(self.failed, NOBODY))
-        low, high = torch.aminmax(detached)
-        if math.isfinite(high.item()) and math.isfinite(low.item()) and low.item() >= self._least:
+        numbers, least = values.tolist(), self._least
+        if within_range(numbers) and (least == -math.inf or min(numbers) >= least):
             return None  # the usual case, in one cheap look
+        detached = self._as_state(values)
         if not all_finite(detached):
             if self.on_nonfinite == "raise":
                 self._complain((~torch.isfinite(detached)).to(torch.uint8) * NON_FINITE, values.detach())
@@ -64,7 +67,9 @@ class Checked(nn.Module):
 
     def _check_result(self, scalar: Tensor, weights: Tensor, losses: Tensor) -> None:
         """Raise where finite losses have weights, or a scalar, beyond what their type holds."""
-        kept = weights.detach().to(self.last_weights.dtype)
+        if math.isfinite(scalar.item()) and within_range(weights.tolist()):
+            return
+        kept = self._as_state(weights)
         if math.isfinite(scalar.item()) and all_finite(kept):
             return
         good = torch.isfinite(kept)
@@ -76,6 +81,21 @@ class Checked(nn.Module):
             f"are from {losses.min().item():g} to {losses.max().item():g}) and the sum {scalar.item():g}. "
             "on_nonfinite='skip' drops such steps."
         )
+
+    def _complaints_of_state(self, state_dict: Mapping[str, Any], prefix: str) -> list[str]:
+        """What is wrong with a state to load, besides its names."""
+        found = []
+        stored = state_dict.get(f"{prefix}last_weights")
+        if isinstance(stored, Tensor) and stored.shape != self.last_weights.shape:
+            found.append(f"the state is of a balancer of {stored.numel()} tasks; this one has {len(self.tasks)}.")
+        for name, tensor in state_dict.items():
+            if name.startswith(prefix) and isinstance(tensor, Tensor) and not tensor.is_meta and not all_finite(tensor):
+                found.append(f"the state's `{name}` must be finite; found NaN or infinity in it.")
+        return found
+
+    def _as_state(self, values: Tensor) -> Tensor:
+        """As numbers of the state's type, in which 1e300 may be infinite."""
+        return values.detach().to(self.last_weights.dtype)
 
     @property
     def _least(self) -> float:

@@ -89,6 +89,14 @@ def test_dwa_running_mean_is_exact_over_scales():
     assert balancer.last.item() == pytest.approx(1e-3, rel=1e-6)
 
 
+def test_dwa_forgets_last_epoch_of_a_task_absent_when_the_next_begins():
+    """Its mean of the new epoch is of the losses seen in it."""
+    balancer = eq.DWA(2, epoch_steps=2)
+    for losses in ([3.0, 8.0], [3.0, 8.0], [3.0, None], [3.0, 2.0]):
+        balancer([None if loss is None else torch.tensor(loss, requires_grad=True) for loss in losses])
+    assert balancer.current.tolist() == [3.0, 2.0] and balancer.seen.tolist() == [2.0, 1.0]
+
+
 def test_uw_learns_the_variance():
     """At the optimum s = log l: each weighted loss is one half."""
     balancer = eq.UW(2).double()

@@ -8,7 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from equipoise.losses import nearest
 from equipoise.precision import full_precision
+
+ROUTERS = ("softmax", "sigmoid", "sigmoid-free", "softmax-clamped")
+CLAMP = (0.2, 0.8)  # the authors' bounds of dense-prediction weights
 
 
 class SoftmaxRouter(nn.Module):
@@ -123,6 +127,23 @@ class FeatureRouter(nn.Module):
             )
         rest = [d for d in range(feature.ndim) if d != channel]
         return feature.mean(rest, dtype=dtype)
+
+
+def make_router(router: str | nn.Module | None, num_tasks: int, floor: float) -> nn.Module | None:
+    """The router that LDC's option `router` names, or the one it is."""
+    if not 0.0 <= floor < 1.0:
+        raise ValueError(f"`floor` must be at least 0 and below 1; found {floor!r}.")
+    if floor > 0.0 and router != "softmax":
+        raise ValueError(f"`floor` is for router='softmax', whose weights sum to 1; found router={router!r}.")
+    if router is None or isinstance(router, nn.Module):
+        if isinstance(router, FeatureRouter) and router.num_tasks != num_tasks:
+            raise ValueError(f"`router` must have num_tasks={num_tasks}; found {router.num_tasks}.")
+        return router
+    if router not in ROUTERS:
+        raise ValueError(f"there is no router {router!r}; {nearest(str(router), ROUTERS)}")
+    if router.startswith("softmax"):
+        return SoftmaxRouter(num_tasks, floor, CLAMP if router == "softmax-clamped" else None)
+    return SigmoidRouter(num_tasks, relu=router == "sigmoid")
 
 
 def softmax_present(logits: Tensor, present: Tensor | None) -> Tensor:

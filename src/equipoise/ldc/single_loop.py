@@ -17,12 +17,10 @@ from equipoise.distributed import join_losses, world_size
 from equipoise.ldc.objective import log_ratio, lower, ratio, rescale
 from equipoise.ldc.pairs import Pairs
 from equipoise.ldc.presets import preset_options
-from equipoise.ldc.router import FeatureRouter, SigmoidRouter, SoftmaxRouter
-from equipoise.losses import ABSENT, LARGEST, SMALLEST, Batch, nearest
+from equipoise.ldc.router import FeatureRouter, SigmoidRouter, SoftmaxRouter, make_router
+from equipoise.losses import ABSENT, LARGEST, SMALLEST, Batch, alike, nearest
 
-ROUTERS = ("softmax", "sigmoid", "sigmoid-free", "softmax-clamped")
 NORMALIZATIONS = ("rescale", "log", "ratio")
-CLAMP = (0.2, 0.8)  # the authors' bounds of dense-prediction weights
 TINY = 1e-12  # a smaller first loss is no unit to measure in
 ZERO_FIRST = 3  # what `failed` latches for it
 
@@ -84,7 +82,7 @@ class LDC(Balancer):
     ) -> None:
         super().__init__(num_tasks, **common)
         self.g_factor, self.f_factor = _factors(discrepancy, penalty)
-        self.router = _make_router(router, self.num_tasks, floor)
+        self.router = make_router(router, self.num_tasks, floor)
         self.reads_features = self.router is not None and not isinstance(self.router, (SoftmaxRouter, SigmoidRouter))
         self.needs_shared = self.reads_features
         self.detach_features = detach_features
@@ -175,12 +173,15 @@ class LDC(Balancer):
         if self.scales is not None:
             return losses / self.scales.to(losses)
         seen = self.first_losses
-        if self.uses_epochs and batch is not None:
-            seen = torch.where(self._epoch_begins(), 0.0, seen)
-        first = torch.where(seen == 0.0, losses.detach(), seen.to(losses))
-        if batch is not None and self.training:
-            kept = first.to(seen)
-            batch.keep(self.first_losses, kept if batch.present is None else torch.where(batch.present, kept, seen))
+        if batch is not None and batch.ok is None and self._all_seen():
+            first = alike(seen, losses)
+        else:
+            if self.uses_epochs and batch is not None:
+                seen = torch.where(self._epoch_begins(), 0.0, seen)
+            first = torch.where(seen == 0.0, losses.detach(), seen.to(losses))
+            if batch is not None and self.training:
+                kept = first.to(seen)
+                batch.keep(self.first_losses, kept if batch.present is None else torch.where(batch.present, kept, seen))
         if self.normalize == "rescale":
             return rescale(losses, first)
         if self.normalize == "log":
@@ -189,6 +190,10 @@ class LDC(Balancer):
         if batch is not None:
             known = torch.ones_like(known) if batch.present is None else known | batch.present
         return ratio(losses, first, known)
+
+    def _all_seen(self) -> bool:
+        """Whether every first loss is known, so that nothing is written: nearly all steps, where one may look."""
+        return all(self.first_losses.tolist()) and not (self.uses_epochs and self._epoch_begins_here())
 
     def _sigma(self, present: Tensor | None, n: Tensor, shared: list[Tensor] | None) -> Tensor:
         """The router's weights, 0 for absent tasks."""
@@ -209,7 +214,7 @@ class LDC(Balancer):
                 raise ValueError(f"`router` must return {n.shape[0]} weights; found shape {tuple(sigma.shape)}.")
             if not isinstance(self.router, FeatureRouter):
                 sigma = self._join(sigma, 1)
-        sigma = sigma.to(n)
+        sigma = alike(sigma, n)
         return sigma if present is None else torch.where(present, sigma, 0.0)
 
     def _shared_tensors(self, shared: Shared | None) -> list[Tensor] | None:
@@ -253,22 +258,6 @@ class LDC(Balancer):
                 raise ValueError(f"`{option}` must be {self.num_tasks} numbers, each {rule}; found {given!r}.")
             given = numbers
         self.register_buffer(name, given, persistent=False)
-
-
-def _make_router(router: str | nn.Module | None, num_tasks: int, floor: float) -> nn.Module | None:
-    if not 0.0 <= floor < 1.0:
-        raise ValueError(f"`floor` must be at least 0 and below 1; found {floor!r}.")
-    if floor > 0.0 and router != "softmax":
-        raise ValueError(f"`floor` is for router='softmax', whose weights sum to 1; found router={router!r}.")
-    if router is None or isinstance(router, nn.Module):
-        if isinstance(router, FeatureRouter) and router.num_tasks != num_tasks:
-            raise ValueError(f"`router` must have num_tasks={num_tasks}; found {router.num_tasks}.")
-        return router
-    if router not in ROUTERS:
-        raise ValueError(f"there is no router {router!r}; {nearest(str(router), ROUTERS)}")
-    if router.startswith("softmax"):
-        return SoftmaxRouter(num_tasks, floor, CLAMP if router == "softmax-clamped" else None)
-    return SigmoidRouter(num_tasks, relu=router == "sigmoid")
 
 
 def _factors(discrepancy: float | None, penalty: float | None) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch
+from equipoise.losses import Batch, alike
 
 
 class DWA(Balancer):
@@ -47,18 +47,24 @@ class DWA(Balancer):
         self.register_buffer("older", torch.zeros(self.num_tasks))  # and of the one before
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        begins = self._epoch_begins()
-        ended = begins & (self.seen > 0)  # tasks with a finished epoch to pass on
-        last = torch.where(ended, self.current, self.last)
-        older = torch.where(ended, self.last, self.older)
-        rate = torch.where(older > 0, last / older, 1.0)
+        last, older, seen = self.last, self.older, self.seen
+        looking = batch.ok is None  # then what most steps need not do is left out
+        if not looking or self._epoch_begins_here():
+            begins = self._epoch_begins()
+            ended = begins & (seen > 0)  # tasks with a finished epoch to pass on
+            last, older = torch.where(ended, self.current, last), torch.where(ended, last, older)
+            seen = torch.where(begins, 0.0, seen)
+            if self.training:
+                batch.keep(self.last, last)
+                batch.keep(self.older, older)
+        rate = last / older
+        if not looking or not all(older.tolist()):
+            rate = torch.where(older > 0, rate, 1.0)
         shares = batch.only(rate / self.temperature, -torch.inf).softmax(0)
-        weights = (shares * batch.num_present).to(batch.losses)
+        weights = alike(shares * batch.num_present, batch.losses)
         if self.training:
-            batch.keep(self.last, last)
-            batch.keep(self.older, older)
-            seen = torch.where(begins, 0.0, self.seen)
-            share = batch.only(1.0 / (seen + 1.0))
-            batch.keep(self.current, torch.lerp(self.current, batch.values.to(seen), share))
-            batch.keep(self.seen, seen + batch.only(torch.ones_like(seen)))
+            more = seen + 1.0
+            share = batch.only(1.0 / more)
+            batch.keep(self.current, torch.lerp(self.current, alike(batch.values, seen), share))
+            batch.keep(self.seen, more if batch.present is None else torch.where(batch.present, more, seen))
         return torch.dot(weights, batch.losses), weights

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from itertools import pairwise
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch
+from equipoise.losses import Batch, alike
 
 
 class GO4Align(Balancer):
@@ -50,7 +48,7 @@ class GO4Align(Balancer):
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         log_share = self._moved(batch)
         if self.training:
-            batch.keep(self.log_share, log_share.to(self.log_share), per_task=True)
+            batch.keep(self.log_share, alike(log_share, self.log_share), per_task=True)
         values = batch.values
         x = batch.only(values).sum() / values * log_share.exp()
         weights = batch.only(group_means(x, batch.present, self.groups))
@@ -58,7 +56,7 @@ class GO4Align(Balancer):
 
     def _moved(self, batch: Batch) -> Tensor:
         """log p after this step's losses; the tasks present share out the mass they had."""
-        log_share = self.log_share.to(batch.losses)
+        log_share = alike(self.log_share, batch.losses)
         moved = log_share - self.rate * batch.values
         if batch.present is None:
             return moved.log_softmax(0)
@@ -77,7 +75,7 @@ def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
         mean = x.mean() if present is None else torch.where(present, x, 0.0).sum() / present.sum()
         return mean.expand_as(x)
     if groups == 2 and present is None and len(x) > 1 and x.device.type == "cpu" and not torch.compiler.is_compiling():
-        return torch.from_numpy(_two_means(x.numpy()))
+        return x.new_tensor(_two_means(x.tolist()))
     label = (x >= _group_bounds(x, present, groups)[:, None]).sum(0)
     member = (label == torch.arange(groups, device=x.device)[:, None]).to(x)
     if present is not None:
@@ -86,15 +84,19 @@ def group_means(x: Tensor, present: Tensor | None, groups: int) -> Tensor:
     return means[label]
 
 
-def _two_means(x: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """`group_means` for two groups in numpy, whose operators cost a third of torch's on few numbers."""
-    ascending = np.sort(x)
-    total = np.cumsum(ascending - ascending.mean())[:-1] / (max(abs(ascending[0]), abs(ascending[-1])) or 1.0)
-    ends = np.arange(1, len(x))
-    cut = np.argmax(total * total / (ends * ends[::-1]))
-    tail = x >= ascending[cut + 1]
-    means: npt.NDArray[Any] = np.where(tail, x[tail].mean(), x.mean() if tail.all() else x[~tail].mean())
-    return means
+def _two_means(x: list[float]) -> list[float]:
+    """`group_means` for two groups in plain Python: on few numbers in a step for a third of the time of operators."""
+    ascending = sorted(x)
+    count, mean, scale = len(x), sum(x) / len(x), max(abs(ascending[0]), abs(ascending[-1])) or 1.0
+    total, least, best = 0.0, ascending[0], -1.0  # the second group's least entry, and what splitting there gains
+    for size, (entry, following) in enumerate(pairwise(ascending), 1):
+        total += (entry - mean) / scale
+        gain = total * total / (size * (count - size))
+        if gain > best:
+            least, best = following, gain
+    head, tail = [v for v in x if v < least], [v for v in x if not v < least]  # NaN, if there is any, is in the tail
+    low, high = sum(head) / max(len(head), 1), sum(tail) / len(tail)
+    return [low if v < least else high for v in x]
 
 
 def _group_bounds(x: Tensor, present: Tensor | None, groups: int) -> Tensor:

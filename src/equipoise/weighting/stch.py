@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import LARGEST, SMALLEST, Batch
+from equipoise.losses import LARGEST, SMALLEST, Batch, alike
 
 
 class STCH(Balancer):
@@ -50,21 +50,42 @@ class STCH(Balancer):
         self.register_buffer("seen", torch.zeros(self.num_tasks))  # losses in the nadir so far
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        epoch = self.epoch + self._epoch_begins()
+        if batch.ok is None:  # the epoch may be looked at: what this step does not need is left out
+            epoch = self.epoch + self._epoch_begins_here()
+            now = epoch.item()
+            measures = now == self.warmup or (now > self.warmup and not all(self.seen.tolist()))
+            nadir = self._measured(batch, epoch) if measures else self.nadir
+            value, weights = self._logarithms(batch) if now <= self.warmup else self._soft_maximum(batch, nadir)
+        else:
+            epoch = self.epoch + self._epoch_begins()
+            two = self._logarithms(batch), self._soft_maximum(batch, self._measured(batch, epoch))
+            value, weights = (torch.where(epoch <= self.warmup, *parts) for parts in zip(*two, strict=True))
+        if self.training:
+            batch.keep(self.epoch, epoch)
+        linear = torch.dot(weights, batch.losses)  # the gradient, which is known: nothing else is differentiated
+        return value + (linear - linear.detach()), weights
+
+    def _measured(self, batch: Batch, epoch: Tensor) -> Tensor:
+        """The nadir with this step's losses, kept."""
         # A task that was absent for the whole of epoch `warmup` takes its first loss after it.
         counts = (epoch == self.warmup) | ((epoch > self.warmup) & (self.seen == 0))
         seen = self.seen + counts
-        nadir = torch.where(
-            counts, torch.lerp(self.nadir, batch.values.to(seen), 1.0 / seen.clamp(min=1.0)), self.nadir
-        )
+        mean = torch.lerp(self.nadir, batch.values.to(seen), 1.0 / seen.clamp(min=1.0))
+        nadir = torch.where(counts, mean, self.nadir)
         if self.training:
-            batch.keep(self.epoch, epoch)
             batch.keep(self.nadir, nadir, per_task=True)
             batch.keep(self.seen, seen, per_task=True)
-        warm = epoch <= self.warmup
+        return nadir
+
+    def _logarithms(self, batch: Batch) -> tuple[Tensor, Tensor]:
+        """The sum of log l, and the weights that are its gradient."""
         values = batch.values
-        y = batch.only((values / nadir.to(values)).log() / self.mu, -torch.inf)
-        value = torch.where(warm, batch.only(values.log()).sum(), self.mu * batch.num_present * y.logsumexp(0))
-        weights = batch.only(torch.where(warm, 1.0, batch.num_present * y.softmax(0)) / values)
-        linear = torch.dot(weights, batch.losses)  # the gradient, which is known: nothing else is differentiated
-        return value + (linear - linear.detach()), weights
+        return batch.only(values.log()).sum(), batch.only(values.reciprocal())
+
+    def _soft_maximum(self, batch: Batch, nadir: Tensor) -> tuple[Tensor, Tensor]:
+        """mu K log sum exp(y / mu), and the weights that are its gradient."""
+        values = batch.values
+        y = batch.only((values / alike(nadir, values)).log() / self.mu, -torch.inf)
+        shares = y.softmax(0)
+        maximum = y.max() - shares.max().log()  # log sum exp(y): the largest share is exp(max y) over that sum
+        return self.mu * batch.num_present * maximum, batch.only(batch.num_present * shares / values)
