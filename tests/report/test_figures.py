@@ -2,6 +2,7 @@
 
 import statistics
 import warnings
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
@@ -49,6 +50,24 @@ def test_names_in_figures_are_text(sweep, tmp_path):
         text = path.read_text("utf-8")
         assert "<script>" not in text
         assert "<img" not in text
+
+
+def test_a_legend_lies_within_its_figure(sweep, tmp_path, monkeypatch):
+    """Long names take several rows: what is beside a figure's edge is cut."""
+    from matplotlib.figure import Figure
+
+    reach = []
+
+    def measured(figure, *args, **kwargs):
+        figure.canvas.draw()
+        for legend in figure.legends:
+            box = legend.get_window_extent()
+            reach.append((box.x0, figure.bbox.x1 - box.x1))
+
+    monkeypatch.setattr(Figure, "savefig", measured)
+    rows = [replace(row, label=f"ls:weights=[{place}.123456,9.876543]") for place, row in enumerate(sweep.rows)]
+    write_figures(tmp_path, [replace(sweep, rows=rows)])
+    assert len(reach) >= 2 and min(min(sides) for sides in reach) >= 0
 
 
 def test_the_trade_off_of_a_sweep(sweep):

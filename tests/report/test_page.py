@@ -92,6 +92,18 @@ def test_every_section_is_there(browser, report):
     assert browser.run(empty) == 0
 
 
+def test_no_name_is_cut_by_its_diagram_s_edge(browser, report):
+    """Letters that overflow an svg are not drawn: every text lies within its own."""
+    browser.open(report)
+    open_all(browser)
+    outside = browser.run(
+        "[...document.querySelectorAll('figure svg text')].filter(e => { const a = e.getBoundingClientRect(), "
+        "b = e.closest('svg').getBoundingClientRect(); return a.left < b.left - 1 || a.right > b.right + 1 })"
+        ".map(e => e.textContent)"
+    )
+    assert outside == []
+
+
 def test_light_and_dark_are_readable(browser, report):
     """Text has a contrast of 4.5 to its ground in both, and the two differ."""
     grounds = []

@@ -45,6 +45,8 @@ def test_whether_the_router_matters_is_said():
     assert "SI cannot run here: losses must be" in notes
     short = {**RUNS, "ldc-no-router": replace(RUNS["ls"], method="ldc")}
     assert "Without a router LDC does not reach" in " ".join(toy.toy_table(short, {}).notes)
+    other = {**RUNS, "ldc": replace(RUNS["ls"], method="ldc")}
+    assert "from 5 of 5 starts, with its router from 1." in " ".join(toy.toy_table(other, {}).notes)
 
 
 def test_time_without_ls_is_a_step_s():

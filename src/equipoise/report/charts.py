@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from equipoise.report.collect import STL, Comparison, Entry, Row
-from equipoise.report.tables import display_name
+from equipoise.report.tables import display_name, metric_title
 from equipoise.runs.store import Run
 
 T = TypeVar("T")
@@ -91,9 +91,7 @@ def metric_panels(comparison: Comparison) -> list[Panel]:
                 if curve is not None:
                     curves.append(curve)
                     break
-        arrow = "↑" if metric.higher_is_better else "↓"
-        unit = f" ({metric.unit})" if metric.unit else ""
-        panels.append(Panel(f"{metric.name}{unit} {arrow}", "epoch", curves, log_y=_spans(curves)))
+        panels.append(Panel(metric_title(metric), "epoch", curves, log_y=_spans(curves)))
     return [panel for panel in panels if panel.curves]
 
 

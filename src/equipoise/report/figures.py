@@ -21,6 +21,7 @@ Ink = tuple[str, str]  # a colour and a style of line
 _COLUMN, _ROW = 2.6, 2.0  # inches of a small diagram
 _WIDE, _BAR = 3.6, 0.22  # inches of one whose rows are methods, and of such a row
 _LONGEST = 28  # letters of a name
+_LINE, _LETTER = 0.5, 0.055  # inches of a legend's line, and of a letter beside it
 _NUMBERED = 8  # tasks up to which a square of cosines has its numbers in it
 
 
@@ -84,7 +85,9 @@ def _drawing(
             part(axes, data)
         handles, labels = figure.axes[0].get_legend_handles_labels()
         if handles:
-            figure.legend(handles, map(_plain, labels), loc="outside lower center", ncols=6, fontsize=7, frameon=False)
+            names = [_plain(label) for label in labels]
+            columns = max(1, int(figure.get_figwidth() / (_LINE + _LETTER * max(map(len, names)))))
+            figure.legend(handles, names, loc="outside lower center", ncols=columns, fontsize=7, frameon=False)
         undated = {"Date" if path.suffix == ".svg" else "CreationDate": None}
         with rc_context({"svg.hashsalt": "equipoise"}):  # the same runs give the same file
             figure.savefig(path, metadata=undated)
@@ -114,7 +117,7 @@ def _spread(axes: Axes, data: Sequence[Spread], inks: Sequence[Ink]) -> None:
         axes.scatter(list(row.values.values()), [place] * len(row.values), s=12, alpha=0.7, color=colour)
         axes.plot([row.statistics["mean"]], [place], "|k", markersize=10)
     axes.set_yticks(range(len(data)), [_plain(row.name) for row in data])
-    axes.invert_yaxis()
+    axes.set_ylim(len(data) - 0.4, -0.6)
     if min(values) > 0 and max(values) / min(values) > 20:
         axes.set_xscale("log")
     axes.set_xlabel("training loss of each task, last epoch", fontsize=7)
@@ -131,7 +134,7 @@ def _heat(axes: Axes, data: Heat) -> None:
     for i, row in enumerate(data.cosine):
         for j, value in enumerate(row):
             ink = "white" if abs(value) > 0.6 else "black"
-            axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=5, color=ink)
+            axes.text(j, i, f"{value:.2f}", ha="center", va="center", fontsize=6, color=ink)
 
 
 def _bars(axes: Axes, data: Sequence[Bar], label: str, inks: Sequence[Ink]) -> None:
@@ -155,7 +158,7 @@ def _scatter(axes: Axes, data: Scatter, inks: Sequence[Ink]) -> None:
         for x, y in dot.runs:
             axes.scatter([x], [y], s=4, color=colour, alpha=0.5, linewidths=0)
         axes.scatter([dot.x], [dot.y], s=18, color=colour)
-        axes.annotate(_plain(dot.label), (dot.x, dot.y), (4, 3), textcoords="offset points", fontsize=5)
+        axes.annotate(_plain(dot.label), (dot.x, dot.y), (4, 3), textcoords="offset points", fontsize=6)
     axes.set_xlabel(_plain(data.x_label), fontsize=7)
     axes.set_ylabel(_plain(data.y_label), fontsize=7)
 

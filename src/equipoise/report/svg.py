@@ -97,18 +97,20 @@ def panel(data: Panel, *, tasks: bool = False) -> Markup:
 
 
 def spread(data: Sequence[Spread]) -> Markup:
-    """For each method a row: a dot a task, a bar from smallest to largest, a tick at the mean."""
-    height = 30 * len(data) + BOTTOM + TOP
+    """For each method a row: a dot a task, a bar from smallest to largest, a tick at the mean; long names above it."""
+    above = max(len(row.name) for row in data) > 13
+    row_height, left = (40, 24) if above else (30, 96)
+    height = row_height * len(data) + BOTTOM + TOP
     values = [value for row in data for value in row.values.values()]
     log = min(values) > 0 and max(values) / min(values) > 20
-    left = 96
     x = Axis(values, left, WIDTH - RIGHT, log=log)
     parts = [_x_axis(x, "training loss of each task, last epoch", WIDTH - RIGHT, TOP, height - BOTTOM)]
     for place, row in enumerate(data):
-        y = TOP + 30 * place + 15
+        y = TOP + row_height * place + (28 if above else 15)
         facts = row.statistics
         mean = x(facts["mean"])
-        marks = [_TEXT.format("name", left - 8, y + 4, cut(row.name, 15))]
+        marks = [_TEXT.format("over", left - 14, y - 13, cut(row.name, 56))] if above else []
+        marks += [] if above else [_TEXT.format("name", left - 8, y + 4, row.name)]
         marks.append(_LINE.format("range", x(facts["min"]), x(facts["max"]), y, y))
         marks += [_DOT.format(x(value), y, f"{task}: {number(value, 4)}") for task, value in row.values.items()]
         marks.append(_LINE.format("mean", mean, mean, y - 9, y + 9))
@@ -118,7 +120,7 @@ def spread(data: Sequence[Spread]) -> Markup:
 
 def heat(data: Heat) -> Markup:
     """A square of cosines, blue for agreement and red for conflict, the numbers in it where there is room."""
-    side, left, top = len(data.tasks), 74, 60
+    side, left, top = len(data.tasks), 80, 60
     cell = min(52.0, (WIDTH - left - RIGHT) / side)
     parts = []
     for i, task in enumerate(data.tasks):

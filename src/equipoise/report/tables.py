@@ -11,6 +11,7 @@ from typing import Literal
 from equipoise.metrics.delta_m import mean_rank
 from equipoise.registry import method_class, methods
 from equipoise.report.collect import STL, Comparison, Row
+from equipoise.suites.suite import Metric
 
 Mark = Literal["best", "second"]
 
@@ -53,6 +54,12 @@ class Table:
     columns: Sequence[Column]
     lines: Sequence[Line]
     notes: Sequence[str] = field(default_factory=list)
+
+
+def metric_title(metric: Metric) -> str:
+    """Name, unit, and which end is better."""
+    unit = f" ({metric.unit})" if metric.unit else ""
+    return f"{metric.name}{unit} {'↑' if metric.higher_is_better else '↓'}"
 
 
 def display_name(label: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from equipoise.report.collect import STL, Comparison, Row
-from equipoise.report.tables import display_name
+from equipoise.report.tables import display_name, metric_title
 
 Point = tuple[float, float]
 
@@ -52,7 +52,7 @@ def trade_off(comparison: Comparison) -> Scatter | None:
         mine = sorted((dot.x, dot.y) for dot, row in zip(dots, rows, strict=True) if row.method == method)
         if len(mine) > 2:
             sweeps.append(mine)
-    x_label, y_label = (f"{metric.name} {'↑' if metric.higher_is_better else '↓'}" for metric in (x, y))
+    x_label, y_label = (metric_title(metric) for metric in (x, y))
     shared = [(dot.x, dot.y) for dot, row in zip(dots, rows, strict=True) if row.method != STL]
     return Scatter(x_label, y_label, dots, sweeps, staircase(shared, x.higher_is_better, y.higher_is_better))
 
