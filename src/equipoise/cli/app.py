@@ -128,15 +128,17 @@ def toy(
     sign: Annotated[str, typer.Option(help="Of the second loss: code, as all ran it, or paper, as printed.")] = "code",
     jobs: Jobs = CORES,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page with the figure.")] = Path("runs/toy.html"),
+    force: Force = False,
 ) -> None:
     """The paper's first figure: two losses, five starts, where each method ends, and how fast.
 
-    By default LS, MGDA, FAMO and LDC, and LDC without a router.
+    By default LS, MGDA, FAMO and LDC, and LDC without a router. What is stopped keeps the methods that had ended; the
+    same command goes on from there.
     """
     from equipoise.cli.toy import show_toy
 
     in_one_process("toy")
-    show_toy(split(methods), steps=steps, lr=lr, sign=sign, jobs=jobs, out=out, console=console)
+    show_toy(split(methods), steps=steps, lr=lr, sign=sign, jobs=jobs, out=out, force=force, console=console)
 
 
 app.command()(sweep)

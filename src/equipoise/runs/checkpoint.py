@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 UNFINISHED = ".writing-"  # how the names of files begin that a kill in mid-write leaves behind
@@ -28,6 +26,8 @@ class DamagedFile(ValueError):
 
 def write_checkpoint(path: Path, tree: Mapping[str, Any]) -> None:
     """Write nested dictionaries, lists and tuples of tensors and plain values; all of the file appears, or none."""
+    from safetensors.torch import save  # here: `write_whole` serves where torch is alone
+
     tensors: dict[str, Tensor] = {}
     skeleton = json.dumps(_strip(tree, "", tensors))
     header = {"format": _FORMAT, "tree": skeleton, "sha256": _digest(skeleton, tensors)}
@@ -36,6 +36,8 @@ def write_checkpoint(path: Path, tree: Mapping[str, Any]) -> None:
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
     """What `write_checkpoint` wrote, tensors on the CPU; `DamagedFile` names a file that is anything else."""
+    from safetensors import SafetensorError, safe_open
+
     try:
         with safe_open(path, framework="pt") as file:
             header = file.metadata() or {}
