@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -57,8 +59,8 @@ def _newton(gram: Tensor, power: float) -> tuple[Tensor, Tensor]:
     cosines = gram / (lengths * lengths.mT)
     share = lengths ** (power - 1)
     b = share ** (1 / (1 + power))  # b = w |g|, exact for orthogonal gradients
-    last: Tensor | float = torch.inf
-    settled = lengths.new_zeros(()) > 0  # no: nothing is
+    eye = torch.eye(gram.shape[-1], dtype=gram.dtype, device=gram.device)
+    last, settled = [math.inf] * gram[..., 0, 0].numel(), [False] * gram[..., 0, 0].numel()
     for step in range(_ITERATIONS):
         product = cosines @ b
         wanted = share * b**-power
@@ -67,18 +69,22 @@ def _newton(gram: Tensor, power: float) -> tuple[Tensor, Tensor]:
         b, product, wanted = b * factor, product * factor, wanted * factor**-power
         missing = wanted - product
         if may_look(b):
-            now = (missing / wanted).abs().amax((-2, -1))
-            settled = settled | (now <= 1e-12) | ~(now < torch.inf) | ((now < 1e-6) & (now > last / 2))
-            if bool(settled.all()):
+            now = (missing / wanted).abs().amax((-2, -1)).flatten().tolist()
+            settled = [s or _settled(error, before) for s, error, before in zip(settled, now, last, strict=True)]
+            if all(settled):
                 break
             last = now
         elif step == _BLIND_ITERATIONS:
             break
-        curvature = (power * wanted / b).squeeze(-1)
-        change = solve_definite(cosines + torch.diag_embed(curvature), missing)
+        change = solve_definite(torch.addcmul(cosines, eye, wanted / b, value=power), missing)
         away = (change / b).amin(-2, keepdim=True) / -0.9  # how often b would be taken away
         b = torch.addcdiv(b, change, away.clamp(min=1.0))
     return (b / lengths).squeeze(-1), (missing / wanted).abs().amax((-2, -1))
+
+
+def _settled(error: float, before: float) -> bool:
+    """Whether another step would not help: as good as it gets, lost, or rounding that no longer shrinks."""
+    return error <= 1e-12 or not error < math.inf or (error < 1e-6 and error > before / 2)
 
 
 def _degenerate(gram: Tensor, weights: Tensor, residual: Tensor, inside: Tensor) -> Tensor:
