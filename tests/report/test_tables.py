@@ -173,3 +173,9 @@ def test_the_terminal_table_fits(comparison, width):
     for line in make_table(comparison).lines:
         for column in make_table(comparison).columns:
             assert render.cell_text(line.cells.get(column.key), column, spread=width == 400) in text
+
+
+def test_a_terminal_table_of_no_runs_is_its_notes():
+    console = Console(width=80, file=io.StringIO())
+    console.print(render.for_terminal(Table("twin", [Column("near", "near", "lower", 2)], [], ["Nothing yet."]), 80))
+    assert console.file.getvalue() == "Nothing yet.\n"

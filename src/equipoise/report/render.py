@@ -110,6 +110,8 @@ def for_terminal(table: Table, width: int) -> Group:
     from rich.table import Table as RichTable
     from rich.text import Text
 
+    if not table.lines:  # no run has finished
+        return Group(*(Text(note, "dim") for note in table.notes))
     layouts = [_Layout(table, turned, spread) for spread in (True, False) for turned in (False, True)]
     layout = next((layout for layout in layouts if layout.width(layout.columns) <= width), layouts[-2])
     pieces: list[RichTable] = []
