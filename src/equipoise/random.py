@@ -9,6 +9,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -77,21 +79,52 @@ def _centred(seed: Tensor, step: Tensor, shape: Sequence[int], dtype: torch.dtyp
 def _words(seed: Tensor, step: Tensor, shape: Sequence[int]) -> Tensor:
     """One 32-bit word an index, all distinct: a bijection of the index under two keys made of seed and step."""
     if _are_few(seed, shape):
-        return torch.tensor(_few_words(seed, step, shape), dtype=torch.int32, device="cpu").view(tuple(shape))
-    keys = torch.stack([seed, seed >> 32]).to(torch.int32) ^ step.to(torch.int32)
-    index = torch.arange(math.prod(shape), dtype=torch.int32, device=seed.device)
-    low, high = _mix(keys)
-    return _mix(_mix(index ^ low) ^ high).view(tuple(shape))
+        words = torch.tensor(_few_words(seed, step, shape), dtype=torch.int32, device="cpu")
+    elif _on_host(seed):
+        words = torch.from_numpy(_many_words(seed, step, math.prod(shape)))
+    else:
+        words = _tensor_words(seed, step, math.prod(shape))
+    return words.view(tuple(shape))
+
+
+def _on_host(seed: Tensor) -> bool:
+    return seed.is_cpu and not torch.compiler.is_compiling()
 
 
 def _are_few(seed: Tensor, shape: Sequence[int]) -> bool:
-    return math.prod(shape) <= _FEW and seed.is_cpu and not torch.compiler.is_compiling()
+    return math.prod(shape) <= _FEW and _on_host(seed)
+
+
+def _keys(seed: Tensor, step: Tensor) -> tuple[int, int]:
+    """The two keys, on the host."""
+    seeded, steps = int(seed.item()), int(step.item())
+    return _mixed((seeded ^ steps) & _WORD), _mixed(((seeded >> 32) ^ steps) & _WORD)
+
+
+def _tensor_words(seed: Tensor, step: Tensor, count: int) -> Tensor:
+    """The words where the host may not look."""
+    low, high = _mix(torch.stack([seed, seed >> 32]).to(torch.int32) ^ step.to(torch.int32))
+    index = torch.arange(count, dtype=torch.int32, device=seed.device)
+    return _mix(_mix(index ^ low) ^ high)
+
+
+def _many_words(seed: Tensor, step: Tensor, count: int) -> npt.NDArray[np.int32]:
+    """The same by numpy: it has unsigned numbers, and takes a quarter of the time of the operators on tensors."""
+    low, high = _keys(seed, step)
+    words = np.arange(count, dtype=np.uint32)
+    shifted = np.empty_like(words)
+    for key in (low, high):
+        words ^= np.uint32(key)
+        for shift, factor in ((16, 0x21F0AAAD), (15, 0x735A2D97)):
+            words ^= np.right_shift(words, shift, out=shifted)
+            words *= np.uint32(factor)
+        words ^= np.right_shift(words, 15, out=shifted)
+    return words.view(np.int32)
 
 
 def _few_words(seed: Tensor, step: Tensor, shape: Sequence[int]) -> list[int]:
-    """The words of `_words` as Python's integers."""
-    seeded, steps = int(seed.item()), int(step.item())
-    low, high = _mixed((seeded ^ steps) & _WORD), _mixed(((seeded >> 32) ^ steps) & _WORD)
+    """The same as Python's integers."""
+    low, high = _keys(seed, step)
     words = [_mixed(_mixed(index ^ low) ^ high) for index in range(math.prod(shape))]
     return [word - ((word & 0x80000000) << 1) for word in words]  # as a signed word
 
