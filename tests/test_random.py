@@ -137,7 +137,7 @@ def test_make_seed():
 
 @pytest.mark.parametrize("seed", [0, 7, 2**63 - 1, 2**40 + 3])
 def test_python_numpy_and_torch_make_the_same_words(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few numbers on a CPU come from plain Python, many from numpy, others from torch: a seed means the same everywhere."""
+    """On a CPU few numbers come from plain Python and many from numpy: a seed means the same everywhere."""
     for step in (0, 1, 2**33 + 5):
         few = random._words(torch.tensor(seed), torch.tensor(step), (3, 5))
         with monkeypatch.context() as patch:
