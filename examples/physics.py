@@ -25,7 +25,7 @@ METHODS = {
     "FAMO": lambda tasks: eq.FAMO(tasks, second_look="next"),
     "FairGrad": eq.FairGrad,
     "LDC": eq.LDC,
-    "LDC, l as it is": lambda tasks: eq.LDC(tasks, normalize=None),
+    "LDC, raw losses": lambda tasks: eq.LDC(tasks, normalize=None),
 }
 STEPS, INSIDE, EDGE, SENSORS = 1500, 256, 128, 20
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 COLOURS = {
     "LS": "#8a8f98",
     "LDC": "#e0572f",
-    "LDC, l as it is": "#e09a2f",
+    "LDC, raw losses": "#e09a2f",
     "LS, tuned": "#6b7280",
     "UW": "#3b82c4",
     "SI": "#2fa07a",

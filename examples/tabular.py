@@ -26,7 +26,7 @@ METHODS = {
     "UW": eq.UW,
     "FAMO": eq.FAMO,
     "LDC": eq.LDC,
-    "LDC, l as it is": lambda tasks: eq.LDC(tasks, normalize=None),
+    "LDC, raw losses": lambda tasks: eq.LDC(tasks, normalize=None),
 }
 BATCH, STEPS, HIDDEN = 256, 1000, 64
 CHECK = 200  # steps between looks at the validation rows

@@ -24,7 +24,7 @@ import equipoise as eq
 from equipoise.ldc.objective import log_ratio, ratio, rescale
 
 FOLDER = Path(__file__).parent
-BLUE, ORANGE, GREEN, RED, GREY = "#2f6fb5", "#d9661f", "#2a8f5b", "#b8325a", "#6b6b6b"
+BLUE, ORANGE, GREEN, RED, GREY, INK = "#2f6fb5", "#d9661f", "#2a8f5b", "#b8325a", "#6b6b6b", "#333333"
 WIDTH = 6.2  # inches
 
 
@@ -47,6 +47,7 @@ def descends() -> None:
     right.set(xlabel="loss", ylabel="weight σ", title="Weights at the end, K = 11")
     left.set_ylim(0.5, 1e8)
     left.legend(loc="upper left", ncols=2, columnspacing=1.0)
+    right.set_ylim(1e-9, 3)  # room for the legend below the curves
     right.legend(loc="lower left")
     save(figure, "descends")
 
@@ -146,7 +147,7 @@ def lambdas() -> None:
     axis.axhspan(-2, 0, color=RED, alpha=0.12, linewidth=0)
     axis.text(2.2, -1.1, "below 0: the smaller\nloss is pushed UP", color=RED, va="top")
     axis.axvspan(0.01, 0.1, color=GREY, alpha=0.15, linewidth=0)
-    axis.text(0.0316, -0.55, "the paper's values", color=GREY, ha="center")
+    axis.text(0.0316, -0.55, "the paper's values", color=INK, ha="center")
     axis.set(xscale="log", xlim=(0.01, 100), ylim=(-2, 1.2), xlabel="λ", ylabel="share of the smaller loss")
     axis.legend(loc="upper center", ncols=2)
     save(figure, "lambdas")
@@ -203,14 +204,12 @@ def tau() -> None:
     strong: dict[str, Any] = {"router": None, "router_objective": "both", "discrepancy": 1.0}
     forms = (
         ("LS", "s", GREY, lambda: eq.LS(2)),
-        ('"weights" (default)', "o", BLUE, lambda: eq.LDC(2, normalize=None)),
-        ('"ones"', "^", GREEN, lambda: eq.LDC(2, normalize=None, tau="ones", **strong)),
-        ("(1, 2)", "v", ORANGE, lambda: eq.LDC(2, normalize=None, tau=[1.0, 2.0], **strong)),
-        ("(2, 1)", "D", RED, lambda: eq.LDC(2, normalize=None, tau=[2.0, 1.0], **strong)),
+        ('tau="weights" (default)', "o", BLUE, lambda: eq.LDC(2, normalize=None)),
+        ('tau="ones"', "^", GREEN, lambda: eq.LDC(2, normalize=None, tau="ones", **strong)),
+        ("tau=[1, 2]", "v", ORANGE, lambda: eq.LDC(2, normalize=None, tau=[1.0, 2.0], **strong)),
+        ("tau=[2, 1]", "D", RED, lambda: eq.LDC(2, normalize=None, tau=[2.0, 1.0], **strong)),
     )  # fmt: skip
     top = 2.15
-    for slope, color in ((1.0, GREEN), (0.5, ORANGE), (2.0, RED)):
-        axis.plot([0, top / slope], [0, top], ":", color=color, linewidth=1)
     for name, marker, color, make in forms:
         for start in (0.1, 0.9):
             x, balancer = torch.tensor(start, requires_grad=True), make()
@@ -221,8 +220,10 @@ def tau() -> None:
                 optimizer.step()
             end = losses(x).detach()
             axis.plot(*end, marker, color=color, markersize=8, linestyle="", label=name if start < 0.5 else None)
+            if marker in "^vD":  # the ratio that was asked for, from 0 past the point and short of the legend
+                axis.plot(*torch.stack([torch.zeros(2), 1.3 * end], 1), ":", color=color, linewidth=1)
             say(
-                f"tau {name} from {start}: losses {end[0]:.3f}, {end[1]:.3f}, "
+                f"{name} from {start}: losses {end[0]:.3f}, {end[1]:.3f}, "
                 f"weights {', '.join(f'{w:.2f}' for w in balancer.weights)}"
             )
     axis.set(xlabel="first loss", ylabel="second loss", xlim=(0, top), ylim=(0, top), aspect="equal")

@@ -59,7 +59,7 @@ def test_a_docstring_as_markdown(api):
     """
     doc = "\n".join(line.removeprefix("    ") for line in doc.splitlines())
     assert api.markdown(doc, ["size", "color", "mood"]) == "\n\n".join([
-        "A sum: l\\_1 \\* l\\_2 of \\[K\\] losses, &lt;b> too.",
+        "A sum: l<sub>1</sub> \\* l<sub>2</sub> of \\[K\\] losses, &lt;b> too.",
         "`size`\n:   how large, in metres.",
         "`color`\n:   which",
         '`mood`\n:   "calm"',
@@ -69,3 +69,20 @@ def test_a_docstring_as_markdown(api):
     ])  # fmt: skip
     assert api.markdown("Prose that ends. \nballast: heavy.", ["ballast"]).count("\n:   ") == 0
     assert api.markdown("It weighs.\nballast: heavy.", ["ballast"]) == "It weighs.\n\n`ballast`\n:   heavy."
+
+
+def test_formulas_of_docstrings(api):
+    said = api.markdown("d = sum_k (max_j |b_j|) b_k^2, w_i^(-1 / alpha), num_tasks and low_memory, `g_i^2`")
+    assert said == (
+        "d = sum<sub>k</sub> (max<sub>j</sub> |b<sub>j</sub>|) b<sub>k</sub><sup>2</sup>, "
+        "w<sub>i</sub><sup>-1 / alpha</sup>, num\\_tasks and low\\_memory, `g_i^2`"
+    )
+
+
+def test_short_names_are_kept_whole():
+    spec = spec_from_file_location("names_hook", ROOT / "docs/hooks/names.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    text = "<p><code>--set a</code> <code>name</code> <code>a command of more than twenty-eight signs</code></p>"
+    block = "<pre><code>a b</code></pre>"
+    assert module.on_page_content(text + block) == text.replace("<code>--set a", '<code class="whole">--set a') + block

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 MATRIX = 40  # tasks up to which the cosines are drawn
 LABELLED = 12  # tasks up to which they are written too
+NAME, VALUE = "text-align:left;padding:2px 12px 2px 0", "text-align:right;padding:2px 0 2px 16px"
 
 
 def as_html(diagnosis: Diagnosis) -> str:
@@ -30,26 +31,25 @@ def as_html(diagnosis: Diagnosis) -> str:
         items = "".join(f"<li>{escape(finding.text)}</li>" for finding in diagnosis.findings)
         parts.append(f"<p><b>Findings</b></p><ul>{items}</ul>")
     parts.append(f"<p><b>So:</b> {escape(diagnosis.recommendation)}</p>")
-    return f'<div style="max-width:70em;overflow-x:auto">{"".join(parts)}</div>'
+    return f'<div style="max-width:60em;overflow-x:auto">{"".join(parts)}</div>'
 
 
 def _table(header: list[str], rows: list[list[str]]) -> str:
-    head = "".join(
-        f'<th style="text-align:{"left" if i == 0 else "right"}">{escape(c)}</th>' for i, c in enumerate(header)
-    )
+    head = "".join(f'<th style="{NAME if i == 0 else VALUE}">{escape(title)}</th>' for i, title in enumerate(header))
     body = "".join(
-        f'<tr><th style="text-align:left" title="{escape(row[0])}">{escape(short(row[0]))}</th>'
-        + "".join(f'<td style="text-align:right">{escape(cell)}</td>' for cell in row[1:])
+        f'<tr><th style="{NAME};font-weight:normal" title="{escape(row[0])}">{escape(short(row[0]))}</th>'
+        + "".join(f'<td style="{VALUE}">{escape(cell)}</td>' for cell in row[1:])
         + "</tr>"
         for row in rows
     )
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+    return f"<table style='border-collapse:collapse'><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
 
 
 def _matrix(names: list[str], rows: list[list[float]]) -> str:
     written = len(names) <= LABELLED
     body = "".join(
-        f'<tr><th style="text-align:left" title="{escape(name)}">{escape(short(name)) if written else ""}</th>'
+        f'<tr><th style="{NAME};font-weight:normal" title="{escape(name)}">'
+        + f"{escape(short(name)) if written else ''}</th>"
         + "".join(_cell(value, f"{name}, {other}", written) for other, value in zip(names, row, strict=True))
         + "</tr>"
         for name, row in zip(names, rows, strict=True)

@@ -12,7 +12,8 @@ if TYPE_CHECKING:
 SHOWN = 12  # tasks in the table; of more, those at both ends
 MATRIX = 10  # tasks up to which the cosines are printed
 WIDTH = 24  # of a task's name
-PAGE = 100  # characters a line
+COLUMN = 5  # of a column of cosines
+PAGE = 80  # characters a line
 
 
 def number(value: float | None) -> str:
@@ -110,10 +111,10 @@ def as_text(diagnosis: Diagnosis) -> str:
     return "\n".join([*lines, "", *_wrapped("So: ", diagnosis.recommendation)])
 
 
-def short(name: str) -> str:
+def short(name: str, width: int = WIDTH) -> str:
     """A name that a table has room for, on one line."""
     line = " ".join(name.split())
-    return line if len(line) <= WIDTH else f"{line[: WIDTH - 1]}…"
+    return line if len(line) <= width else f"{line[: width - 1]}…"
 
 
 def _wrapped(title: str, text: str) -> list[str]:
@@ -139,8 +140,9 @@ def _aligned(header: list[str], rows: list[list[str]]) -> list[str]:
 def _matrix(diagnosis: Diagnosis) -> list[str]:
     assert diagnosis.look.conflict is not None
     rows = diagnosis.look.conflict.cosines.tolist()
+    room = min(WIDTH, PAGE - (COLUMN + 2) * len(rows))
     cells = [
-        [name, *("-" if math.isnan(value) else f"{value:.2f}" for value in row)]
+        [short(name, room), *("-" if math.isnan(value) else f"{value:.2f}" for value in row)]
         for name, row in zip(diagnosis.tasks, rows, strict=True)
     ]
-    return _aligned(["", *(short(name)[:6] for name in diagnosis.tasks)], cells)
+    return _aligned(["", *(short(name, COLUMN) for name in diagnosis.tasks)], cells)
