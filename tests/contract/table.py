@@ -199,3 +199,11 @@ def same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
         assert torch.equal(found[name], tensor), name
+
+
+def warm(row: Row, where: str, steps: int = 3) -> tuple[eq.Balancer, Problem]:
+    """A balancer that has seen a few steps."""
+    torch.manual_seed(5)
+    balancer, problem = row.make(), Problem()
+    problem.train(balancer, where, range(steps))
+    return balancer, problem

@@ -9,6 +9,25 @@ import torch
 
 import equipoise as eq
 
+#: LDC in its forms, for three tasks.
+FORMS = {
+    "default": {},
+    "both": {"router_objective": "both"},
+    "qm9": {"router": "sigmoid", "router_objective": "both", "normalize": "log"},
+    "celeba": {"router": "sigmoid-free", "router_objective": "both", "normalize": None},
+    "nyuv2-code": {
+        "router": "softmax-clamped",
+        "router_objective": "both",
+        "normalize": "ratio",
+        "divide": "attached",
+    },
+    "no-router": {"router": None, "tau": "ones"},
+    "shuffle": {"pairs": "shuffle"},
+    "all": {"pairs": "all", "floor": 0.1},
+    "all-smooth": {"pairs": "all", "smooth": 0.01, "tau": "ones", "router_objective": "both", "penalty": 2.0},
+    "listed": {"pairs": [(0, 2), (1, 0)], "normalize": (1.0, 2.0, 3.0), "min_losses": (0.0, -1.0, 0.1)},
+}
+
 
 def make(num_tasks, logits=None, cls=eq.LDC, **options):
     """An LDC in float64 with the given logits; the oracles' penalties below 1 are meant."""
@@ -37,3 +56,8 @@ def close(found, expected, rtol=1e-6):
     expected = np.asarray(expected)
     scale = max(np.abs(expected).max(), 1e-10) if expected.size else 1.0
     np.testing.assert_allclose(np.asarray(found), expected, rtol=0, atol=rtol * scale)
+
+
+def losses_at(t, scales=(1.0, 10.0, 100.0)):
+    rng = np.random.default_rng(t)
+    return np.asarray(scales) * np.exp(0.3 * rng.normal(size=len(scales)))

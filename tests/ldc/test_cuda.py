@@ -6,8 +6,7 @@ import pytest
 import torch
 
 import equipoise as eq
-from ldc.helpers import close, make
-from ldc.test_single_loop import FORMS, losses_at
+from ldc.helpers import FORMS, close, losses_at, make
 
 pytestmark = [
     pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU"),
