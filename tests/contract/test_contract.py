@@ -1,4 +1,4 @@
-"""The contract every method keeps, row by row: forms of input, absent tasks, state, precision, bad losses, compilers."""
+"""The contract every method keeps, row by row: input, absent tasks, state, precision, bad losses, compiling."""
 
 from __future__ import annotations
 
