@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import equipoise as eq
+from equipoise.weighting import famo
 
 LOSSES = [1.0, 4.0, 0.5]
 
@@ -169,3 +170,31 @@ def test_long_runs_stay_finite():
 def test_options(options, message):
     with pytest.raises(ValueError, match=message):
         eq.FAMO(2, **options)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_few_tasks_move_as_many_do(dtype, monkeypatch):
+    """Plain Python moves the weights of few tasks on a CPU, operators those of others: by one and the same rule."""
+    balancers = [eq.FAMO(3, gamma=0.1).to(dtype) for _ in range(2)]
+    for step in range(5):
+        losses = torch.tensor(LOSSES, dtype=dtype) / (1 + step * torch.arange(3)) ** 2
+        for balancer, few in zip(balancers, (64, 0), strict=True):
+            monkeypatch.setattr(famo, "FEW", few)
+            look(balancer, losses.tolist())
+            balancer.after_step(losses / torch.tensor([1.0, 2.0, 1.5]))
+    assert balancers[0].logits.abs().min() > 0.01
+    for name, tensor in balancers[0].state_dict().items():
+        torch.testing.assert_close(tensor, balancers[1].state_dict()[name])
+
+
+def test_second_look_wherever_gradients_are_off_or_on():
+    """The losses need no graph, and leave none; inference mode does as well."""
+    modes = [torch.enable_grad, torch.no_grad, torch.inference_mode]
+    balancers = [eq.FAMO(3) for _ in modes]
+    for mode, balancer in zip(modes, balancers, strict=True):
+        for _ in range(2):
+            look(balancer)
+            with mode():
+                balancer.after_step(torch.tensor(LOSSES) * torch.tensor([0.5, 1.0, 0.7]))
+        assert not balancer.logits.requires_grad and not balancer.logits.is_inference()
+        assert same(state(balancer), state(balancers[0]))
