@@ -41,6 +41,11 @@ def perceive(molecules: Molecules, say: Callable[[int], None] = lambda _: None) 
     """Aromaticity and hybridisation of every atom and bond, by RDKit.
 
     say: is told now and then how many molecules are done.
+
+    >>> from equipoise.suites.qm9 import load_sample
+    >>> acetone = load_sample().take(np.arange(1))
+    >>> perceive(acetone).hybridisation[acetone.number > 1].tolist()
+    [3, 2, 3, 2]
     """
     chem = _rdkit()
     single, double, triple = chem.BondType.SINGLE, chem.BondType.DOUBLE, chem.BondType.TRIPLE

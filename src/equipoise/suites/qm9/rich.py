@@ -22,6 +22,12 @@ def enrich(molecules: Molecules, folder: Path | None = None) -> Molecules:
 
     RDKit says so once (18 seconds for all of QM9; the extra `chem` has it). Its answer stays in ``folder``, by default
     the cache's, in a file named after the molecules: checked, whole or not at all, and made by one process at a time.
+
+    >>> import tempfile
+    >>> from equipoise.suites.qm9 import load_sample
+    >>> acetone = enrich(load_sample().take(np.arange(1)), Path(tempfile.mkdtemp()))
+    >>> acetone.features()[1, 6:10].tolist()  # the carbon of C=O: aromatic, sp, sp2, sp3
+    [0.0, 0.0, 1.0, 0.0]
     """
     fingerprint = _fingerprint(molecules)
     path = (cache_folder() if folder is None else folder) / f"qm9-rich-{_VERSION}-{fingerprint.hex()[:12]}.npz"
