@@ -149,8 +149,8 @@ def report(timings: dict[int, list[harness.Timing]], methods: Sequence[str], rou
             "quartiles. Written by `benchmarks/step.py`; MLP 64-512-512-512-256, K heads, batch 256, Adam. "
             "Summing takes " + ", ".join(f"{timings[k][0].milliseconds:.1f} ms at K = {k}" for k in tasks) + ".",
             harness.table(["method / whose", "at most", *(f"K = {k}" for k in tasks)], rows),
-            "Operators the balancer runs beyond summing, forward, backward and second look (RLW and FAMO work few tasks "
-            f"out in plain Python; whether the number grows is asked at K = {10 * tasks[-1]}):",
+            "Operators the balancer runs beyond summing, forward, backward and second look (RLW and FAMO work few "
+            f"tasks out in plain Python; whether the number grows is asked at K = {10 * tasks[-1]}):",
             harness.table(["method", *(f"K = {k}" for k in tasks), "grows with K"], counts),
             "Microseconds of the balancer's forward and backward alone, beyond summing:",
             harness.table(["method", *(f"K = {k}" for k in tasks)], cost),
