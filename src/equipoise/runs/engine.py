@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing import get_context, resource_tracker
@@ -120,6 +120,45 @@ class StopFlag:
         self.asked = True
 
 
+class Ledger:
+    """Which runs are still to be handed out, how each ended, and how often it was cut off by a death."""
+
+    def __init__(self, configs: Sequence[RunConfig], force: bool, watch: Watch) -> None:
+        self.configs, self.watch = configs, watch
+        self.queue = deque(range(len(configs)))
+        self.outcomes = [Outcome(config) for config in configs]
+        self.stopping = False
+        self._forced = set(self.queue) if force else set()  # runs yet to be started from nothing
+        self._deaths = [0] * len(configs)
+
+    def take(self) -> tuple[int, RunConfig, bool]:
+        """The next run: where it is in the list, what it is, and whether it starts from nothing."""
+        at = self.queue.popleft()
+        force = at in self._forced
+        self._forced.discard(at)
+        return at, self.configs[at], force
+
+    def begin_no_more(self, under_way: Iterable[int]) -> None:
+        """No other run begins; those under way are told of as stopping."""
+        self.stopping = True
+        self.queue.clear()
+        for at in under_way:
+            self.watch(at, {"kind": "stopping"})
+
+    def died(self, at: int, how: str) -> None:
+        """What carried a run is gone: it is tried again, a few times, unless everything stops."""
+        if self.stopping:
+            self.watch(at, {"kind": "stopped"})
+            return
+        self._deaths[at] += 1
+        if self._deaths[at] <= RETRIES:
+            self.watch(at, {"kind": "note", "text": f"{how}: going on from its last checkpoint"})
+            self.queue.appendleft(at)
+        else:
+            self.outcomes[at] = Outcome(self.configs[at], problem=f"{how}, {self._deaths[at]} times")
+            self.watch(at, {"kind": "failed", "text": self.outcomes[at].problem})
+
+
 class _Worker:
     """A process that takes one run after the other through a pipe."""
 
@@ -142,17 +181,13 @@ class _Worker:
         self.at: int | None = None  # which run it is at
 
 
-class _Pool:
+class _Pool(Ledger):
     def __init__(
         self, configs: Sequence[RunConfig], root: Path, jobs: int, force: bool, track: str | None, watch: Watch
     ) -> None:
-        self.configs, self.root, self.jobs, self.track, self.watch = configs, root, jobs, track, watch
-        self.queue = deque(range(len(configs)))
-        self.forced = set(self.queue) if force else set()  # runs yet to be started from nothing
-        self.outcomes = [Outcome(config) for config in configs]
-        self.deaths = [0] * len(configs)
+        super().__init__(configs, force, watch)
+        self.root, self.jobs, self.track = root, jobs, track
         self.workers: dict[int, _Worker] = {}
-        self.stopping = False
 
     def run(self) -> list[Outcome]:
         with StopFlag() as stop:
@@ -169,11 +204,8 @@ class _Pool:
 
     def _stop(self) -> None:
         """Let every run under way write a checkpoint and end; no other begins."""
-        self.stopping = True
-        self.queue.clear()
+        self.begin_no_more(worker.at for worker in self.workers.values() if worker.at is not None)
         for worker in self.workers.values():
-            if worker.at is not None:
-                self.watch(worker.at, {"kind": "stopping"})
             _signal(worker.process)
 
     def _give(self, number: int) -> None:
@@ -183,11 +215,9 @@ class _Pool:
         if number not in self.workers:
             self.workers[number] = _Worker(number, self.jobs, self.root, self.track)
         worker = self.workers[number]
-        worker.at = self.queue.popleft()
-        force = worker.at in self.forced
-        self.forced.discard(worker.at)
+        worker.at, config, force = self.take()
         try:
-            worker.pipe.send((worker.at, self.configs[worker.at], force))
+            worker.pipe.send((worker.at, config, force))
         except (BrokenPipeError, ConnectionResetError):  # it died while it had nothing to do
             self._died(number)
 
@@ -215,19 +245,8 @@ class _Pool:
         """Replace a worker whose process is gone; its run is tried again, a few times."""
         worker = self.workers.pop(number)
         worker.process.join()
-        at = worker.at
-        assert at is not None
-        if self.stopping:
-            self.watch(at, {"kind": "stopped"})
-            return
-        self.deaths[at] += 1
-        how = f"its process ended with exit code {worker.process.exitcode}"
-        if self.deaths[at] <= RETRIES:
-            self.watch(at, {"kind": "note", "text": f"{how}: going on from its last checkpoint"})
-            self.queue.appendleft(at)
-        else:
-            self.outcomes[at] = Outcome(self.configs[at], problem=f"{how}, {self.deaths[at]} times")
-            self.watch(at, {"kind": "failed", "text": self.outcomes[at].problem})
+        assert worker.at is not None
+        self.died(worker.at, f"its process ended with exit code {worker.process.exitcode}")
         self._give(number)
 
     def _close(self) -> None:

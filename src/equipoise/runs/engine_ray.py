@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Any
 import torch
 
 from equipoise.runs.config import RunConfig
-from equipoise.runs.engine import RETRIES, Outcome, StopFlag, Watch, run_here
+from equipoise.runs.engine import Ledger, Outcome, StopFlag, Watch, run_here
 
 _POLL = 0.2  # seconds between looks of the driver at its tasks, and of a task at whether it should stop
 _ENDS = ("finished", "failed", "stopped")  # told of when the outcome is here: a worker may die after telling
@@ -91,7 +90,7 @@ class _Board:
         return self.stopping
 
 
-class _Driver:
+class _Driver(Ledger):
     def __init__(
         self,
         ray: Any,
@@ -102,13 +101,9 @@ class _Driver:
         track: str | None,
         watch: Watch,
     ) -> None:
-        self.ray, self.configs, self.mark, self.jobs, self.track, self.watch = ray, configs, mark, jobs, track, watch
-        self.queue = deque(range(len(configs)))
-        self.forced = set(self.queue) if force else set()  # runs yet to be started from nothing
-        self.outcomes = [Outcome(config) for config in configs]
-        self.deaths = [0] * len(configs)
+        super().__init__(configs, force, watch)
+        self.ray, self.mark, self.jobs, self.track = ray, mark, jobs, track
         self.tasks: dict[Any, int] = {}  # which run a task under way is at
-        self.stopping = False
         here = ray.util.scheduling_strategies.NodeAffinitySchedulingStrategy(
             ray.get_runtime_context().get_node_id(), soft=False
         )
@@ -137,9 +132,7 @@ class _Driver:
     def _fill(self) -> None:
         """Hand out runs until `jobs` of them are under way."""
         while self.queue and len(self.tasks) < self.jobs:
-            at = self.queue.popleft()
-            config, force = self.configs[at], at in self.forced
-            self.forced.discard(at)
+            at, config, force = self.take()
             gpu = torch.device(config.device).type == "cuda"
             # Ray's own retries stay off: what died is counted and told of here.
             remote = self.ray.remote(_carry_out).options(num_cpus=self.threads, num_gpus=int(gpu), max_retries=0)
@@ -147,10 +140,7 @@ class _Driver:
 
     def _stop(self) -> None:
         """Let every run under way write a checkpoint and end; no other begins."""
-        self.stopping = True
-        self.queue.clear()
-        for at in self.tasks.values():
-            self.watch(at, {"kind": "stopping"})
+        self.begin_no_more(self.tasks.values())
         self.board.stop.remote()
 
     def _pass_on(self) -> None:
@@ -166,7 +156,7 @@ class _Driver:
         except self.ray.exceptions.RayTaskError as error:  # the task's own words
             self._ended(at, Outcome(self.configs[at], problem=str(error.cause)))
         except self.ray.exceptions.RayError as error:
-            self._died(at, error)
+            self.died(at, f"its worker or node is gone ({type(error).__name__})")
         else:
             self._pass_on()  # what it told last may have come after the previous look
             self._ended(at, outcome)
@@ -181,18 +171,6 @@ class _Driver:
             self.watch(at, {"kind": "stopped"})
             if not self.stopping:  # somebody ended this worker alone
                 self.queue.appendleft(at)
-
-    def _died(self, at: int, error: Exception) -> None:
-        if self.stopping:
-            self.watch(at, {"kind": "stopped"})
-            return
-        self.deaths[at] += 1
-        how = f"its worker or node is gone ({type(error).__name__})"
-        if self.deaths[at] <= RETRIES:
-            self.watch(at, {"kind": "note", "text": f"{how}: going on from its last checkpoint"})
-            self.queue.appendleft(at)
-        else:
-            self._ended(at, Outcome(self.configs[at], problem=f"{how}, {self.deaths[at]} times"))
 
 
 def _carry_out(
