@@ -37,7 +37,8 @@ def speed(
     """What a training step costs with each method, LS = 1: `equipoise speed celeba-pack --data pack.npz --device cuda`.
 
     Each method takes turns with LS in one process, so that what else the machine does cancels out; evaluation and
-    loading are left out. Memory is of tensors on a CPU, of torch's allocator on a GPU.
+    loading are left out. Memory is of tensors on a CPU, of torch's allocator on a GPU. As it is, about five minutes of
+    one core.
     """
     in_one_process("speed")
     if threads is not None:
