@@ -19,6 +19,7 @@ from thousand_tasks import BATCH
 
 Row = dict[str, Any]
 LOOKS = {"losses": "#9aa5b1", "features": "#4c78a8", "parameters": "#b279a2"}
+LDC = "#d9731a"  # as in the reports
 SHOWN = ["ldc", "dwa", "uw", "famo", "go4align", "stch", "mgda", "nash-mtl", "imtl-g", "pcgrad", "upgrad", "graddrop"]
 TRUNKS = {"of these measurements": trunk_size(), "25 million": 25_000_000, "1 billion": 1_000_000_000}
 BANDWIDTH = 50e9  # bytes a second between machines, a GPU: 400 Gbit/s, assumed
@@ -39,14 +40,16 @@ def draw(folder: Path, found: dict[str, dict[str, Any]]) -> None:
     """One figure a device: time, memory, and the balancer alone, over K."""
     import matplotlib.pyplot as plt
 
-    plt.rcParams.update({"svg.hashsalt": "equipoise", "font.size": 9, "axes.spines.top": False})
+    plt.rcParams.update({"svg.hashsalt": "equipoise", "font.size": 9, "axes.spines.top": False,
+                         "axes.spines.right": False})  # fmt: skip
     for device, measured in found.items():
         rows = measured["rows"]
+        last = max(row["K"] for row in rows if row["ms"] is not None)
         figure, axes = plt.subplots(3, 1, figsize=(6.4, 9.6), layout="constrained")  # legible on a phone
         for method, at in methods(rows):
             mine = [row for row in rows if (row["method"], row["at"]) == (method, at) and row["ms"] is not None]
             first = method == "ldc"
-            style = {"color": "#d62728" if first else LOOKS[at], "lw": 2.2 if first else 1.0}
+            style = {"color": LDC if first else LOOKS[at], "lw": 2.2 if first else 1.0}
             style |= {"zorder": 5 if first else 2, "marker": "o", "ms": 2.5}
             tasks = [row["K"] for row in mine]
             axes[0].plot(tasks, [row["ratio"] for row in mine], **style)
@@ -55,18 +58,21 @@ def draw(folder: Path, found: dict[str, dict[str, Any]]) -> None:
                 axes[2].plot(tasks, [max(row["alone_us"], 1.0) for row in mine], **style)
             elif mine and mine[-1]["ratio"] > 20:
                 end = (tasks[-1], mine[-1]["ratio"])
-                axes[0].annotate(method, end, fontsize=6, xytext=(3, -2), textcoords="offset points")
+                early = end[0] < last  # others' lines go on to the right of it
+                place = {"ha": "right", "xytext": (-4, -10)} if early else {"xytext": (4, -2)}
+                axes[0].annotate(method, end, fontsize=7, textcoords="offset points", **place)
         names = {"losses": "other loss-only methods", "features": "gradient methods at the features"}
         for colour, text in [
-            ("#d62728", "LDC"), *((LOOKS[at], name) for at, name in names.items()),
+            (LDC, "LDC"), *((LOOKS[at], name) for at, name in names.items()),
             (LOOKS["parameters"], "at the trunk's parameters"),
         ]:  # fmt: skip
             axes[0].plot([], [], color=colour, label=text)
         axes[0].legend(fontsize=8, frameon=False)
         axes[0].set(xscale="log", yscale="log", xlabel="tasks", ylabel="time of a step over summing's")
+        axes[0].set_xlim(right=2 * last)  # room for the names
         axes[1].set(xscale="log", yscale="log", xlabel="tasks", ylabel="MiB beyond summing (0.1: none)")
-        axes[2].set(xscale="log", ylim=(0, None), xlabel="tasks", ylabel="us of the balancer alone")
-        figure.savefig(folder / f"thousand-tasks-{device}.svg", metadata={"Date": None})
+        axes[2].set(xscale="log", yscale="log", xlabel="tasks", ylabel="µs of the balancer alone")
+        figure.savefig(folder / f"thousand-tasks-{device}.svg", transparent=True, metadata={"Date": None})
 
 
 def step_table(measured: dict[str, Any]) -> str:

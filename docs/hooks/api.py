@@ -48,7 +48,7 @@ MORE_PAGES = (
 )  # fmt: skip
 OPTION = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.+)", re.DOTALL)
 SIGNS = re.compile(r"[*_\[\]\\<]")  # what Markdown would take for its own
-INDEX = re.compile(r"(?<![\w_])([A-Za-z]|sum|max|min|grad|sigma|tau)_([A-Za-z0-9])(?![\w_])")  # g_i, sum_k
+INDEX = re.compile(r"((?<![\w_])(?:[A-Za-z]|sum|max|min|grad|sigma|tau)|\))_([A-Za-z0-9])(?![\w_])")  # g_i, sum_k
 POWER = re.compile(r"(?<=[\w)|>])\^(-?[\w/]+|\([^()]*\))")  # c^2, w^(-1 / alpha)
 WIDTH = 88  # of a signature
 DOCS = Path(__file__).parents[1]

@@ -6,7 +6,7 @@ import html
 import re
 from typing import Any
 
-SHORT = 28  # signs: they fit into a line of a phone
+SHORT = 32  # signs: they fit into a line of a phone
 BLOCK = re.compile(r"(<pre\b.*?</pre>)", re.DOTALL)
 CODE = re.compile(r"<code>([^<]*)</code>")
 

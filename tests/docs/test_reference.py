@@ -72,10 +72,10 @@ def test_a_docstring_as_markdown(api):
 
 
 def test_formulas_of_docstrings(api):
-    said = api.markdown("d = sum_k (max_j |b_j|) b_k^2, w_i^(-1 / alpha), num_tasks and low_memory, `g_i^2`")
+    said = api.markdown("d = sum_k (max_j |b_j|) b_k^2, (G w)_i = w_i^(-1 / alpha), num_tasks and low_memory, `g_i^2`")
     assert said == (
         "d = sum<sub>k</sub> (max<sub>j</sub> |b<sub>j</sub>|) b<sub>k</sub><sup>2</sup>, "
-        "w<sub>i</sub><sup>-1 / alpha</sup>, num\\_tasks and low\\_memory, `g_i^2`"
+        "(G w)<sub>i</sub> = w<sub>i</sub><sup>-1 / alpha</sup>, num\\_tasks and low\\_memory, `g_i^2`"
     )
 
 
@@ -83,6 +83,6 @@ def test_short_names_are_kept_whole():
     spec = spec_from_file_location("names_hook", ROOT / "docs/hooks/names.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    text = "<p><code>--set a</code> <code>name</code> <code>a command of more than twenty-eight signs</code></p>"
+    text = "<p><code>--set a</code> <code>name</code> <code>a command of more signs than fit into a line</code></p>"
     block = "<pre><code>a b</code></pre>"
     assert module.on_page_content(text + block) == text.replace("<code>--set a", '<code class="whole">--set a') + block
