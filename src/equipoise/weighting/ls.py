@@ -9,7 +9,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch
+from equipoise.losses import Batch, alike
 
 
 class LS(Balancer):
@@ -38,4 +38,4 @@ class LS(Balancer):
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         weights = batch.only(self.fixed)
-        return torch.dot(weights.to(batch.losses), batch.losses), weights
+        return torch.dot(alike(weights, batch.losses), batch.losses), weights

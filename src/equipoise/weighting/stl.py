@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch, nearest
+from equipoise.losses import Batch, alike, nearest
 
 
 class STL(Balancer):
@@ -35,5 +35,5 @@ class STL(Balancer):
         self.register_buffer("chosen", torch.eye(self.num_tasks)[task], persistent=False)
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
-        weights = batch.only(self.chosen).to(batch.losses)
+        weights = alike(batch.only(self.chosen), batch.losses)
         return torch.dot(weights, batch.losses), weights

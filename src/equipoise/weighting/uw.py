@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch
+from equipoise.losses import Batch, alike
 
 MOST = 80.0  # float32 holds exp(80)
 
@@ -37,7 +37,7 @@ class UW(Balancer):
 
     def objective(self, batch: Batch, shared: list[Tensor] | None) -> tuple[Tensor, Tensor]:  # noqa: ARG002
         # The values are the joined batch's, so the gradient of log_variance agrees over the ranks by itself.
-        s = self.log_variance.to(batch.losses)
+        s = alike(self.log_variance, batch.losses)
         precision = torch.exp(-s)
         scalar = batch.only(precision * batch.losses + s).sum() / 2
         return scalar, batch.only(precision.detach() / 2)
