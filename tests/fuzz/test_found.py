@@ -182,3 +182,12 @@ def test_an_average_that_would_overflow_is_left_alone(name: str) -> None:
     with pytest.raises(ValueError, match=r"must|above 0"):
         balancer(big, shared=[x])
     same(balancer.state_dict(), before)
+
+
+@pytest.mark.parametrize("tasks", [1, 2])
+def test_an_epoch_mean_that_grew_by_more_than_float32_holds(tasks: int) -> None:
+    """The task that grew gets all the weight."""
+    balancer = eq.DWA(tasks, epoch_steps=1)
+    for first in (1e-20, 3e38, 1.0):
+        assert torch.isfinite(balancer(torch.tensor([first, 1.0][:tasks], requires_grad=True)))
+    assert balancer.weights.tolist() == ([1.0] if tasks == 1 else [2.0, 0.0])

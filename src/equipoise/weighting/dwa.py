@@ -7,7 +7,7 @@ from torch import Tensor
 from typing_extensions import Unpack
 
 from equipoise.balancer import Balancer, CommonOptions
-from equipoise.losses import Batch, alike
+from equipoise.losses import LARGEST, Batch, alike
 
 
 class DWA(Balancer):
@@ -60,7 +60,8 @@ class DWA(Balancer):
         rate = last / older
         if not looking or not all(older.tolist()):
             rate = torch.where(older > 0, rate, 1.0)
-        shares = batch.only(rate / self.temperature, -torch.inf).softmax(0)
+        heights = (rate / self.temperature).clamp(max=LARGEST)  # of infinite ones there is no softmax
+        shares = batch.only(heights, -torch.inf).softmax(0)
         weights = alike(shares * batch.num_present, batch.losses)
         if self.training:
             more = seen + 1.0
