@@ -86,3 +86,5 @@ def test_short_names_are_kept_whole():
     text = "<p><code>--set a</code> <code>name</code> <code>a command of more signs than fit into a line</code></p>"
     block = "<pre><code>a b</code></pre>"
     assert module.on_page_content(text + block) == text.replace("<code>--set a", '<code class="whole">--set a') + block
+    heading = "<h2><code>equipoise.suites.Suite</code></h2>"
+    assert module.on_page_content(heading) == "<h2><code>equipoise.<wbr>suites.<wbr>Suite</code></h2>"
