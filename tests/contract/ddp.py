@@ -1,12 +1,10 @@
-"""What each of two gloo processes runs: a few steps of every row of the table under DDP."""
+"""What each of two processes runs: a few steps of every row of the table under DDP."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -19,10 +17,6 @@ CUTS = {"all": 4, "absent": 4, "uneven": 6}
 RUNS = [
     (row, where, scenario) for row, where in CASES for scenario in CUTS if where != "features" or row.ddp_at_features
 ]
-
-
-def run_id(row: Row, where: str, scenario: str) -> str:
-    return f"{row}@{where}@{scenario}"
 
 
 def train(row: Row, where: str, scenario: str, rank: int | None) -> dict[str, Any]:
@@ -71,16 +65,3 @@ def train(row: Row, where: str, scenario: str, rank: int | None) -> dict[str, An
         with torch.no_grad():
             found["validation"] = balancer(values.detach())
     return found
-
-
-def work(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    results: dict[str, Any] = {}
-    for row, where, scenario in RUNS:
-        try:
-            results[run_id(row, where, scenario)] = train(row, where, scenario, rank)
-        except Exception as error:
-            results[run_id(row, where, scenario)] = f"{type(error).__name__}: {error}"
-    torch.save(results, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()

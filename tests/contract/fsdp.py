@@ -1,16 +1,14 @@
-"""What each of two gloo processes runs: a few steps of the rows of the table with every parameter sharded."""
+"""What each of two processes runs: a few steps of the rows of the table with every parameter sharded."""
 
 from __future__ import annotations
 
-from datetime import timedelta
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
 
-from contract.ddp import STEPS, run_id
+from contract.ddp import STEPS
 from contract.table import CASES, K, Problem, Row
 
 # Samples of the eight on the first rank: as many as on the second, or more, which `counts` tells.
@@ -65,16 +63,3 @@ def train(row: Row, where: str, scenario: str, rank: int | None) -> dict[str, An
 def full(parameter: Tensor) -> Tensor:
     whole = parameter.full_tensor() if hasattr(parameter, "full_tensor") else parameter
     return whole.detach().clone()
-
-
-def work(rank: int, port: int, folder: str) -> None:
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", f"tcp://127.0.0.1:{port}", rank=rank, world_size=2, timeout=timedelta(seconds=60))
-    results: dict[str, Any] = {}
-    for row, where, scenario in RUNS:
-        try:
-            results[run_id(row, where, scenario)] = train(row, where, scenario, rank)
-        except Exception as error:
-            results[run_id(row, where, scenario)] = f"{type(error).__name__}: {error}"
-    torch.save(results, f"{folder}/{rank}.pt")
-    dist.destroy_process_group()

@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
-import torch.multiprocessing as mp
 
-from contract.ddp import RUNS, run_id, train, work
+from contract.ddp import RUNS, train
+from contract.ranks import found_by_two, run_id
 from contract.table import Row, close
 
 
 @pytest.fixture(scope="module")
 def on_two_ranks(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    folder = tmp_path_factory.mktemp("ddp")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    mp.spawn(work, (port, str(folder)), nprocs=2)
-    return [torch.load(Path(folder) / f"{rank}.pt", weights_only=True) for rank in range(2)]
+    return found_by_two(train, RUNS, tmp_path_factory.mktemp("ddp"))
 
 
 @pytest.mark.parametrize(("row", "where", "scenario"), RUNS, ids=[run_id(*run) for run in RUNS])

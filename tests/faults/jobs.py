@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from equipoise.runs.config import configure
-from equipoise.runs.store import read_run
+from runs import reading
 
 RUNS = Path(__file__).parent.parent / "runs"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
@@ -93,9 +93,5 @@ def ranks_of(job: Job) -> list[int]:
 
 
 def numbers(root: Path) -> tuple[Any, ...]:
-    """Everything of a finished run that does not depend on the clock."""
-    run = read_run(root / CONFIG_FOLDER)
-    assert run.result is not None
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics]
-    result = {k: v for k, v in run.result.items() if "seconds" not in k and k != "peak_memory"}
-    return rows, run.steps, result
+    """Everything of the finished run that does not depend on the clock."""
+    return reading.numbers(root / CONFIG_FOLDER)

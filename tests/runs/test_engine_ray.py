@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.runs.store import read_run
 from equipoise.runs.train import train
+from runs.reading import numbers
 
 SCRIPT = Path(__file__).parent / "ray_cluster.py"
 # Starting a cluster takes most of a minute on a busy machine of two cores.
@@ -26,13 +26,6 @@ def ray_runs(scenario, root):
     return subprocess.run(
         [sys.executable, str(SCRIPT), scenario, str(root)], capture_output=True, text=True, env=environment, check=False
     )
-
-
-def numbers(path):
-    """Everything of a run that does not depend on the clock."""
-    run = read_run(path)
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics]
-    return rows, run.steps, {k: v for k, v in run.result.items() if "seconds" not in k and k != "peak_memory"}
 
 
 @pytest.fixture(scope="module")

@@ -14,14 +14,7 @@ from equipoise.registry import methods
 from equipoise.runs.config import configure, expand
 from equipoise.runs.store import RunLocked, open_run, read_run
 from equipoise.runs.train import Stopped, train
-
-
-def numbers(path):
-    """Everything of a run that does not depend on the clock."""
-    run = read_run(path)
-    rows = [{k: v for k, v in row.items() if k != "seconds"} for row in run.metrics]
-    result = {k: v for k, v in run.result.items() if "seconds" not in k and k != "peak_memory"}
-    return rows, run.steps, result
+from runs.reading import numbers
 
 
 def stop_after(steps):
