@@ -197,7 +197,7 @@ def frame(
     """Grid, ticks and names of both axes."""
     lines = [_GRID_Y.format(place, left, right, left - 6, round(place + 3.5, 1), label) for place, label in y.ticks()]
     if y_label:
-        lines.append(_TEXT.format("label", 4, top - 6, y_label))
+        lines.append(_TEXT.format("label", 4, top - 10, y_label))
     return NOTHING.join([*lines, _x_axis(x, x_label, right, top, bottom)])
 
 

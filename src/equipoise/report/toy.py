@@ -38,7 +38,7 @@ def toy_table(runs: Mapping[str, Trajectories], failed: Mapping[str, str]) -> Ta
     unit = base.seconds if base else next(iter(runs.values())).steps / 1000
     lines = [
         Line(
-            display_name(label),
+            _name(label),
             {
                 "reached": Cell(sum(run.reached)),
                 "gap": Cell(float((run.losses[-1] * torch.tensor([10.0, 1.0])).diff().abs().mean())),
@@ -56,7 +56,7 @@ def toy_table(runs: Mapping[str, Trajectories], failed: Mapping[str, str]) -> Ta
         "LDC takes fixed scales (0.1, 1).",
         "At (0, 0) torch.clamp passes the gradient of both gates; with a relu that start would never leave.",
         *_router_note(runs),
-        *(f"{display_name(label)} cannot run here: {why}" for label, why in failed.items()),
+        *(f"{_name(label)} cannot run here: {why}" for label, why in failed.items()),
     ]
     return Table(f"The toy problem, {next(iter(runs.values())).steps} steps", columns, lines, notes)
 
@@ -79,7 +79,7 @@ def _router_note(runs: Mapping[str, Trajectories]) -> list[str]:
 def toy_page(runs: Mapping[str, Trajectories], failed: Mapping[str, str], sign: Sign) -> str:
     """The self-contained page."""
     steps = next(iter(runs.values())).steps
-    chosen = colours([display_name(label) for label in runs])
+    chosen = colours([_name(label) for label in runs])
     return render_page(
         "toy.html.j2",
         [("main", index, colour) for index, colour in enumerate(chosen)],
@@ -88,10 +88,14 @@ def toy_page(runs: Mapping[str, Trajectories], failed: Mapping[str, str], sign: 
         sign=sign,
         table=toy_table(runs, failed),
         starts=STARTS,
-        ends=[(display_name(label), run.points[-1].tolist(), run.reached) for label, run in runs.items()],
+        ends=[(_name(label), run.points[-1].tolist(), run.reached) for label, run in runs.items()],
         bars_of_time=time_bars(runs),
-        figures=[(display_name(label), plane(run, sign), front(run)) for label, run in runs.items()],
+        figures=[(_name(label), plane(run, sign), front(run)) for label, run in runs.items()],
     )
+
+
+def _name(label: str) -> str:
+    return "LDC without a router" if label == "ldc-no-router" else display_name(label)
 
 
 def time_bars(runs: Mapping[str, Trajectories]) -> list[Bar]:
@@ -99,7 +103,7 @@ def time_bars(runs: Mapping[str, Trajectories]) -> list[Bar]:
     base = next((run.seconds for run in runs.values() if run.method == "ls"), None)
     return [
         Bar(
-            display_name(label),
+            _name(label),
             index,
             run.seconds,
             (f"{run.seconds / base:.2f} × LS, " if base else "") + f"{run.seconds:.3g} s",
