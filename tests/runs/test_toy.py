@@ -81,9 +81,11 @@ def test_what_is_kept_is_checked(tmp_path):
 
 
 def test_torch_and_numpy_are_enough():
+    """Beside what these bring along themselves."""
     code = (
-        "import sys, numpy, torch, torch._dynamo; before = set(sys.modules); import equipoise.runs.toy; "
-        "print({name.split('.')[0] for name in set(sys.modules) - before} - set(sys.stdlib_module_names))"
+        "import sys, numpy, torch, torch._dynamo; before = {name.split('.')[0] for name in sys.modules}; "
+        "import equipoise.runs.toy; "
+        "print({name.split('.')[0] for name in sys.modules} - before - set(sys.stdlib_module_names))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert found.stdout == "{'equipoise'}\n"
