@@ -48,8 +48,6 @@ MORE_PAGES = (
 )  # fmt: skip
 OPTION = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.+)", re.DOTALL)
 SIGNS = re.compile(r"[*_\[\]\\<]")  # what Markdown would take for its own
-INDEX = re.compile(r"((?<![\w_])(?:[A-Za-z]|sum|max|min|grad|sigma|tau)|\))_([A-Za-z0-9])(?![\w_])")  # g_i, sum_k
-POWER = re.compile(r"(?<=[\w)|>])\^(-?[\w/]+|\([^()]*\))")  # c^2, w^(-1 / alpha)
 WIDTH = 88  # of a signature
 DOCS = Path(__file__).parents[1]
 RESULTS = DOCS.parent / "results"
@@ -123,8 +121,7 @@ def _page(title: str, intro: str, things: list[tuple[str, Any]]) -> str:
 def _entry(path: str, thing: Any) -> str:
     """One name: where it is, how it is called, what its docstring says, and its own methods."""
     label = "" if path.startswith("eq.") else f" data-toc-label='{thing.__name__}'"  # what fits beside the text
-    heading = f"## `{path}` {{: #{thing.__name__}{label} }}"
-    parts = [heading, *_called(path, thing), _doc(thing)]
+    parts = [f"## `{path}` {{: #{thing.__name__}{label} }}", *_called(path, thing), _doc(thing)]
     for name, member in _members(thing):
         what = member.fget if isinstance(member, property) else member
         heading = f"### `{name}` {{: #{thing.__name__}.{name} }}"
@@ -288,14 +285,7 @@ def _option(text: str) -> str:
 def _escaped(text: str) -> str:
     """Prose whose signs mean themselves; what stands between backticks is left alone, and pages are linked."""
     pieces = re.split(r"(``.*?``|`[^`]*`)", text)
-    return "".join(piece if piece.startswith("`") else _raised(_linked(SIGNS.sub(_sign, piece))) for piece in pieces)
-
-
-def _raised(text: str) -> str:
-    """Indices and powers of formulas, small: their lines are escaped already."""
-    text = INDEX.sub(r"\1<sub>\2</sub>", text.replace("\\_", "_"))
-    text = POWER.sub(lambda found: f"<sup>{found[1].strip('()')}</sup>", text)
-    return text.replace("_", "\\_")
+    return "".join(piece if piece.startswith("`") else _linked(SIGNS.sub(_sign, piece)) for piece in pieces)
 
 
 def _sign(match: re.Match[str]) -> str:

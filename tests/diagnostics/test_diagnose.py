@@ -229,13 +229,6 @@ def test_it_prints():
     assert max(map(len, text.splitlines())) <= 80
 
 
-def test_it_fits_a_terminal_with_ten_tasks_of_long_names():
-    w = nn.Parameter(torch.randn(10, generator=torch.Generator().manual_seed(0)))
-    losses = {f"a_task_whose_name_is_long_{i}": (w[: i + 1].sum() - i) ** 2 for i in range(10)}
-    text = str(eq.diagnose(losses, [w], costs=False))
-    assert "Cosines" in text and max(map(len, text.splitlines())) <= 80
-
-
 class Tags(HTMLParser):
     def __init__(self):
         super().__init__()

@@ -59,7 +59,7 @@ def test_a_docstring_as_markdown(api):
     """
     doc = "\n".join(line.removeprefix("    ") for line in doc.splitlines())
     assert api.markdown(doc, ["size", "color", "mood"]) == "\n\n".join([
-        "A sum: l<sub>1</sub> \\* l<sub>2</sub> of \\[K\\] losses, &lt;b> too.",
+        "A sum: l\\_1 \\* l\\_2 of \\[K\\] losses, &lt;b> too.",
         "`size`\n:   how large, in metres.",
         "`color`\n:   which",
         '`mood`\n:   "calm"',
@@ -71,20 +71,25 @@ def test_a_docstring_as_markdown(api):
     assert api.markdown("It weighs.\nballast: heavy.", ["ballast"]) == "It weighs.\n\n`ballast`\n:   heavy."
 
 
-def test_formulas_of_docstrings(api):
-    said = api.markdown("d = sum_k (max_j |b_j|) b_k^2, (G w)_i = w_i^(-1 / alpha), num_tasks and low_memory, `g_i^2`")
-    assert said == (
-        "d = sum<sub>k</sub> (max<sub>j</sub> |b<sub>j</sub>|) b<sub>k</sub><sup>2</sup>, "
-        "(G w)<sub>i</sub> = w<sub>i</sub><sup>-1 / alpha</sup>, num\\_tasks and low\\_memory, `g_i^2`"
-    )
-
-
-def test_short_names_are_kept_whole():
+@pytest.fixture(scope="module")
+def names():
     spec = spec_from_file_location("names_hook", ROOT / "docs/hooks/names.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
+    return module
+
+
+def test_formulas_in_the_text(names):
+    text = "d = sum_k (max_j |P_jk|) b_k^2, (G w)_i = w_i^(-1 / alpha), num_tasks and low_memory, <code>g_i^2</code>"
+    assert names.on_page_content(f'<p id="a_b">{text}</p>') == (
+        '<p id="a_b">d = sum<sub>k</sub> (max<sub>j</sub> |P<sub>jk</sub>|) b<sub>k</sub><sup>2</sup>, '
+        "(G w)<sub>i</sub> = w<sub>i</sub><sup>-1 / alpha</sup>, num_tasks and low_memory, <code>g_i^2</code></p>"
+    )
+
+
+def test_short_names_are_kept_whole(names):
     text = "<p><code>--set a</code> <code>name</code> <code>a command of more signs than fit into a line</code></p>"
     block = "<pre><code>a b</code></pre>"
-    assert module.on_page_content(text + block) == text.replace("<code>--set a", '<code class="whole">--set a') + block
+    assert names.on_page_content(text + block) == text.replace("<code>--set a", '<code class="whole">--set a') + block
     heading = "<h2><code>equipoise.suites.Suite</code></h2>"
-    assert module.on_page_content(heading) == "<h2><code>equipoise.<wbr>suites.<wbr>Suite</code></h2>"
+    assert names.on_page_content(heading) == "<h2><code>equipoise.<wbr>suites.<wbr>Suite</code></h2>"
