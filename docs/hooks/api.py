@@ -43,9 +43,7 @@ FURTHER = {
                "runs.compare.plan", "runs.train.train", "report.collect.collect", "report.tables.make_table"),
 }  # fmt: skip
 #: Pages of `FURTHER` names alone.
-MORE_PAGES = (
-    ("suites", "Suites and runs", "Benchmarks, runs and tables, as the command line uses them."),
-)  # fmt: skip
+MORE_PAGES = (("suites", "Suites and runs", "Benchmarks, runs and tables, as the command line uses them."),)
 OPTION = re.compile(r"([a-z_]+(?:, [a-z_]+)*): (.+)", re.DOTALL)
 SIGNS = re.compile(r"[*_\[\]\\<]")  # what Markdown would take for its own
 WIDTH = 88  # of a signature
