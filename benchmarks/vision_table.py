@@ -133,9 +133,9 @@ def page_of(rows: Sequence[RECORD], results: Path = RESULTS) -> str:
 
 def standing(comparison: Comparison) -> str:
     """The first sentence: how LDC-MTL does among our own rows, by delta-m against our own single-task runs."""
-    base, told = comparison.stl, "our own single-task runs"
+    base, told = comparison.stl, "against our own single-task runs"
     if base is None:
-        base, told = comparison.published_stl, "the published single-task numbers, which belong to other data"
+        base, told = comparison.published_stl, "against the published single-task numbers (of other data)"
     if base is None:
         return "There are no single-task runs yet, and so no delta-m."
     found = {
@@ -151,10 +151,10 @@ def standing(comparison: Comparison) -> str:
         second = min((label for label in means if label != "ldc"), key=means.__getitem__)
         place = f"the best of the rows, before {display_name(second)} ({means[second]:.2f})"
     else:
-        place = f"which loses by {ldc - means[best]:.2f} to {display_name(best)} ({means[best]:.2f})"
+        place = f"{ldc - means[best]:.2f} behind {display_name(best)} ({means[best]:.2f})"
     spread = pooled([found["ldc"], found[best if best != "ldc" else second]])
     apart = "" if spread is None else f"; the pooled deviation over seeds of the two is {spread:.2f}"
-    return f"LDC-MTL reaches a delta-m of {ldc:.2f} against {told}, {place}{apart}."
+    return f"LDC-MTL reaches a delta-m of {ldc:.2f} {told}, {place}{apart}."
 
 
 def pooled(groups: Sequence[Sequence[float]]) -> float | None:
@@ -179,7 +179,7 @@ def tried(rows: Sequence[RECORD]) -> list[str]:
     return [
         "## Learning rates tried",
         "Every method had the same trials: each rate on seed 0, chosen by the validation score (the mean of the "
-        "metrics), in bold. `1e-3/3x0.3` is 1e-3, times 0.3 every 3 epochs. Single-task runs have the published rate.",
+        "metrics), in bold. `0.001/3x0.3` is 1e-3, times 0.3 every 3 epochs. Single-task runs have the published rate.",
         "\n".join(lines),
     ]
 
