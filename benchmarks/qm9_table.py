@@ -113,7 +113,7 @@ def errors_table(rows):
     digits = {metric.name: metric.digits for metric in QM9.metrics}
     head = ["method", "source", "seeds", "epochs", *(f"{name} ({units[name]})" for name in METRICS)]
     head += ["delta-m", "printed", "mean rank", "ms a step"]
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
+    lines = ["| " + " | ".join(head) + " |", "|---|---|" + "---:|" * (len(head) - 2)]
     for source in ("own", "published"):
         groups = by_method([row for row in rows if row["source"] == source])
         errors = {m: {n: statistics.fmean(row[n] for row in g) for n in METRICS} for m, g in groups.items()}
@@ -139,7 +139,7 @@ def speed(results):
     found = json.loads((results / "qm9-time.json").read_text())
     reference = found["PyTorch Geometric"]
     whole, base = reference["step"] + reference["collation"], found["ls, R=1"]
-    lines = ["| step | ms | of ours (ls) | times faster than the reference |", "|---|---|---|---|"]
+    lines = ["| step | ms | of ours (ls) | times faster than the reference |", "|---|---:|---:|---:|"]
     lines.append(f"| PyTorch Geometric: step {reference['step']:.2f} + collation {reference['collation']:.2f} "
                  f"| {whole:.2f} | {whole / base:.1f} | 1 |")  # fmt: skip
     for name, ms in found.items():
@@ -167,7 +167,7 @@ def fleets(results):
 
 def precision(results):
     found = json.loads((results / "qm9-check.json").read_text())["network"]
-    lines = ["| arithmetic | predictions | the worst parameter's gradient | which |", "|---|---|---|---|"]
+    lines = ["| arithmetic | predictions | the worst parameter's gradient | which |", "|---|---:|---:|---|"]
     for name, errors in found.items():
         cells = (name, f"{errors['predictions']:.1e}", f"{errors['gradients']:.1e}", f"`{errors['worst']}`")
         lines.append("| " + " | ".join(cells) + " |")

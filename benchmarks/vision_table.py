@@ -171,7 +171,7 @@ def tried(rows: Sequence[RECORD]) -> list[str]:
     rates = list(dict.fromkeys(rate for found in by_rate.values() for rate in found))
     if len(rates) < 2 or not any(len(found) > 1 for found in by_rate.values()):
         return []
-    lines = ["| method | " + " | ".join(rates) + " |", "|---" * (len(rates) + 1) + "|"]
+    lines = ["| method | " + " | ".join(rates) + " |", "|---|" + "---:|" * len(rates)]
     for method, found in by_rate.items():
         cells = [f"**{float(found[r]):.4f}**" if r == best_rate(rows, method) else f"{float(found[r]):.4f}"
                  if r in found else "" for r in rates]  # fmt: skip
@@ -192,7 +192,7 @@ def timing(folder: Path) -> list[str]:
             with path.open(newline="") as file:
                 found = list(csv.reader(file))
             lines = ["| " + " | ".join(cells) + " |" for cells in found]
-            parts += [f"## {title}", "\n".join([lines[0], "|---" * len(found[0]) + "|", *lines[1:]])]
+            parts += [f"## {title}", "\n".join([lines[0], "|---|" + "---:|" * (len(found[0]) - 1), *lines[1:]])]
     if parts and (path := folder / "machine.json").exists():
         parts.append(f"Measured on {json.loads(path.read_text())['machine']}, interleaved; the first row is 1.")
     return parts
@@ -201,7 +201,7 @@ def timing(folder: Path) -> list[str]:
 def per_metric(comparison: Comparison) -> str:
     """Every metric, a column a method: means over seeds."""
     rows = [row for row in comparison.rows if row.entries]
-    lines = ["| metric | " + " | ".join(display_name(row.label) for row in rows) + " |", "|---" * (len(rows) + 1) + "|"]
+    lines = ["| metric | " + " | ".join(display_name(row.label) for row in rows) + " |", "|---|" + "---:|" * len(rows)]
     for metric in comparison.metrics:
         values = [row.values(metric.name) for row in rows]
         cells = [f"{sum(found) / len(found):.{metric.digits}f}" for found in values]
