@@ -39,12 +39,13 @@ def rows_of(comparison, results=RESULTS):
     for row in comparison.rows:
         for entry in row.entries:
             run = entry.runs[0]
+            together = run.result.get("runs_in_step", 1)
             own = comparison.stl and comparison.delta_m(entry.metrics, comparison.stl, by_task=False)
             yield {
                 "method": row.label, "seed": entry.seed, "source": "own", "epochs": len(run.metrics),
                 "preset": " ".join(f"{k}={v}" for k, v in run.config.options.items()), **entry.metrics,
                 "delta_m": comparison.delta_m(entry.metrics, QM9.stl, by_task=False), "delta_m_own_stl": own,
-                "s_per_step": entry.seconds_per_step / run.result.get("runs_in_step", 1), "run_folder": run.path.relative_to(results).as_posix(),
+                "s_per_step": entry.seconds_per_step / together, "run_folder": run.path.relative_to(results).as_posix(),
             }  # fmt: skip
     for method, row in QM9.published.items():
         errors = {name: row[name] for name in METRICS}
