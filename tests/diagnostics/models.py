@@ -45,3 +45,17 @@ def everything(net: Net) -> list[Tensor]:
 
 def same(before: list[Tensor], after: list[Tensor]) -> bool:
     return all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
+
+def train(net, balancer, steps, shared=True, lr=1e-2):
+    optimizer = torch.optim.Adam([*net.parameters(), *balancer.parameters()], lr=lr)
+    for _ in range(steps):
+        losses, features = net.losses()
+        optimizer.zero_grad()
+        balancer(losses, shared=features if shared else None).backward()
+        optimizer.step()
+
+
+def kinds(monitor):
+    """The kinds of what a monitor has found."""
+    return [finding.kind for finding in monitor.report().findings]

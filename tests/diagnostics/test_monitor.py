@@ -11,36 +11,14 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import equipoise as eq
-from diagnostics.models import TASKS, Net, everything, jacobian, same
+from diagnostics.models import TASKS, Net, everything, jacobian, kinds, same, train
 from equipoise.diagnostics import monitor as module
-
-
-class Clock:
-    """It goes when the test says so."""
-
-    now = 0.0
-
-    def perf_counter(self):
-        return self.now
 
 
 @pytest.fixture
 def generous(monkeypatch):
     """Gradients are never too dear."""
     monkeypatch.setattr(module, "SHARE", 1e9)
-
-
-def train(net, balancer, steps, shared=True, lr=1e-2):
-    optimizer = torch.optim.Adam([*net.parameters(), *balancer.parameters()], lr=lr)
-    for _ in range(steps):
-        losses, features = net.losses()
-        optimizer.zero_grad()
-        balancer(losses, shared=features if shared else None).backward()
-        optimizer.step()
-
-
-def kinds(monitor):
-    return [finding.kind for finding in monitor.report().findings]
 
 
 @pytest.mark.parametrize("method", ["ldc", "fairgrad", "ls", "rlw"])
@@ -222,142 +200,6 @@ def test_between_looks_nothing_is_asked_of_the_device(form):
     extra = operators(lambda: step(watched)) - operators(lambda: step(plain))
     assert sum(extra.values()) <= 4, extra
     assert not [name for name in extra if "_local_scalar_dense" in name or "copy" in name], extra
-
-
-# What gradients may cost.
-
-
-def test_gradients_at_features_are_taken_until_they_are_a_hundredth_of_the_time(monkeypatch):
-    """Steps of a second; a look at gradients takes half of one."""
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    real = module.gram_of
-
-    def dear(batch, shared):
-        clock.now += 0.5
-        return real(batch, shared)
-
-    monkeypatch.setattr(module, "gram_of", dear)
-    w = nn.Parameter(torch.ones(2))
-    balancer = eq.LS(2)
-    monitor = eq.Monitor(balancer, every=10)
-    spent_at = []
-    for step in range(1, 401):
-        clock.now += 1.0
-        before = clock.now
-        features = w * 1.0
-        balancer(list(features.unbind()), shared=features)
-        if clock.now > before:
-            spent_at.append(step)
-            assert 0.5 * len(spent_at) <= 0.01 * clock.now or len(spent_at) == 1
-    # the first is guessed at a twentieth of a step, a hundredth of 5 steps; then half a second needs 50 steps each
-    assert spent_at == [10, 110, *range(150, 401, 50)]
-    assert len(monitor.history) == 40
-    assert monitor.report().look.conflict is not None  # the newest gradients there are
-
-
-def test_gradients_at_parameters_wait_for_their_first_time(monkeypatch):
-    """Two tasks are guessed at two steps, which are a hundredth of 200."""
-    clock = Clock()
-    monkeypatch.setattr(module, "time", clock)
-    w = nn.Parameter(torch.ones(2))
-    balancer = eq.LS(2)
-    monitor = eq.Monitor(balancer, every=70)
-    taken = []
-    for step in range(1, 281):
-        clock.now += 1.0
-        balancer([w[0] ** 2, w[1] ** 2], shared=[w])
-        if step % 70 == 0:
-            taken.append(monitor.history[-1]["lowest_cosine"] is not None)
-            assert ("no-look" in kinds(monitor)) == (not any(taken))
-    assert taken == [False, False, True, True]
-
-
-def test_gradients_that_cannot_be_taken_do_not_stop_training(generous):
-    w, other = nn.Parameter(torch.ones(2)), nn.Parameter(torch.ones(2))
-    balancer = eq.LS(2)
-    monitor = eq.Monitor(balancer, every=1)
-    for _ in range(2):
-        balancer(w * 1.0, shared=[other]).backward()
-    found = monitor.report()
-    assert [f.kind for f in found.findings] == ["no-look"]
-    assert "upstream of the losses" in str(found)
-    balancer(w * 1.0, shared=iter([w])).backward()  # used up by the time it is looked at
-    assert monitor.report().look.conflict is None
-
-
-# What it finds over time.
-
-
-def test_a_router_that_died_and_an_objective_that_is_ls():
-    w = nn.Parameter(torch.ones(3))
-    balancer = eq.LDC(3, router="sigmoid", discrepancy=0.0)
-    monitor = eq.Monitor(balancer, every=1)
-    with torch.no_grad():
-        balancer.router.logits.fill_(-1.0)
-    for count in range(1, 6):
-        balancer(list((w * count).unbind()))
-        assert ("equals-ls" in kinds(monitor)) == (count == 5)
-    found = monitor.report()
-    assert [f.kind for f in found.findings] == ["equals-ls", "stuck", "dead-router"]
-    assert "LS(0.33, 0.33, 0.33) to 0.001" in str(found)
-    assert found.recommendation.startswith("Change the router")
-
-
-def test_the_default_router_is_alive():
-    net, balancer = Net(), eq.LDC(tasks=TASKS)
-    monitor = eq.Monitor(balancer, every=5)
-    train(net, balancer, 40)
-    assert not {"stuck", "dead-router", "equals-ls"} & set(kinds(monitor))
-
-
-def test_fixed_weights_are_not_called_ls():
-    w = nn.Parameter(torch.ones(2))
-    for balancer in (eq.LS(2), eq.STL(2)):
-        monitor = eq.Monitor(balancer, every=1)
-        for _ in range(8):
-            balancer(w * 1.0)
-        assert not {"equals-ls", "no-pull"} & set(kinds(monitor))
-
-
-@pytest.mark.parametrize("form", ["hole", "missing", "mask", "both"])
-def test_a_task_that_is_absent_too_often(form):
-    w = nn.Parameter(torch.ones(3))
-    balancer = eq.LS(tasks=("a", "b", "c"))
-    monitor = eq.Monitor(balancer, every=10)
-    for step in range(40):
-        losses = dict(zip("abc", (w * 1.0).unbind(), strict=True))
-        here = step % 20 == 0
-        present = None
-        if not here and form in ("hole", "both"):
-            losses["b"] = None
-        if not here and form == "missing":
-            del losses["b"]
-        if form in ("mask", "both"):
-            present = [True, here or form == "both", True]  # a loss that is None is absent, whatever the mask says
-        balancer(losses, present=present)
-    assert "Absent too often, in 38 of 40 steps: 'b'." in [f.text for f in monitor.report().findings]
-    assert monitor.state_dict()["absent"] == [0, 38, 0]
-
-
-def test_a_solver_that_falls_back_is_counted():
-    w = nn.Parameter(torch.tensor([1.0, 1.0]))
-    balancer = eq.FairGrad(2)
-    monitor = eq.Monitor(balancer, every=10)
-    with pytest.warns(UserWarning, match="no solution"):
-        for step in range(10):
-            sign = -1.0 if step < 3 else 1.0
-            balancer([w[0] * 1.0, sign * w[0] + (0.0 if step < 3 else 1.0) * w[1]], [w])
-    assert "The solver fell back in 3 of 10 steps" in str(monitor.report())
-
-
-def test_bad_gradients_are_reported(generous):
-    w = nn.Parameter(torch.tensor([0.0, 1.0]))
-    balancer = eq.LS(2)
-    monitor = eq.Monitor(balancer, every=1)
-    balancer([w[0].sqrt() + 1.0, w[1] * 1.0], shared=[w])  # the slope of a root at 0
-    assert [f.text for f in monitor.report().findings] == ["The gradient is not finite: '0'."]
-    assert monitor.report().recommendation.startswith("Mend this first")
 
 
 # Going on, copying.
