@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Lock
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from equipoise.suites.vision.cache import Source
 from equipoise.suites.vision.images import stacked
 
 _PARTS = ("train", "val")
+_OPENING = Lock()  # numpy reads headers by Python's parser, which before 3.11.8 and 3.12.1 fails in two threads at once
 
 Fields = Mapping[str, tuple[str, tuple[int, ...]]]  # the type and the shape of a row of each field
 
@@ -72,11 +74,12 @@ class Layout:
 
         def one(file: tuple[str, int]) -> npt.NDArray[Any]:
             path = folder / file[0] / self.fields[name] / f"{file[1]}.npy"
-            row = np.load(path, allow_pickle=False)
+            with _OPENING:
+                row = np.load(path, allow_pickle=False, mmap_mode="r")  # its numbers are read below, by many at once
             if row.shape[: len(shape)] != shape or row.size != np.prod(shape):
                 raise ValueError(f"{path} should be of shape {shape}. Found {row.shape}.")
             if kind == "u1" and row.dtype != np.uint8:  # images are stored as numbers from 0 to 1
                 row = np.rint(row * 255)
-            return np.asarray(row, dtype=kind).reshape(shape)
+            return np.array(row, dtype=kind).reshape(shape)
 
         return stacked(one, files)
