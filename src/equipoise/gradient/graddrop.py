@@ -13,7 +13,7 @@ from equipoise.gradient.ranges import out_of_range
 from equipoise.gradient.shared import Shared
 from equipoise.random import make_seed, uniform
 
-_COLUMNS, _ENTRIES = 2**16, 2**19  # of the Jacobian looked at together, at most
+_COLUMNS, _ENTRIES = 2**16, 2**18  # of the Jacobian looked at together, at most
 
 
 class GradDrop(GradientBalancer):
