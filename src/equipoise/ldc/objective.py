@@ -11,6 +11,8 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+FEW = 64  # tasks whose gaps are counted in plain Python on a CPU
+
 
 def rescale(losses: Tensor, first: Tensor) -> Tensor:
     """l / |l0|: each loss in units of its first value.
@@ -72,7 +74,7 @@ def chain_gap(u: Tensor, present: Tensor | None = None, smooth: float = 0.0) -> 
     if smooth > 0.0:
         return _total(u.diff(), None, smooth)
     # By how often each u counts, as in `every_gap`: the same sum, with a third of the operators backward.
-    if u.is_cpu and not torch.compiler.is_compiling():  # in Python, for a quarter of the time (see `within_range`)
+    if u.is_cpu and u.shape[0] <= FEW and not torch.compiler.is_compiling():  # for a quarter of the time
         numbers = u.tolist()
         rises = [(b > a) - (b < a) for a, b in pairwise(numbers)]
         counts = u.new_tensor([a - b for a, b in pairwise([0, *rises, 0])])
