@@ -11,12 +11,17 @@ import equipoise as eq
 ROOT = Path(__file__).parents[2]
 
 
-@pytest.fixture(scope="module")
-def api():
-    spec = spec_from_file_location("api_hook", ROOT / "docs/hooks/api.py")
+def hook(name):
+    """A hook of the site, loaded."""
+    spec = spec_from_file_location(f"{name}_hook", ROOT / f"docs/hooks/{name}.py")
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+@pytest.fixture(scope="module")
+def api():
+    return hook("api")
 
 
 def test_every_public_name_is_in_the_reference(api):
@@ -73,10 +78,7 @@ def test_a_docstring_as_markdown(api):
 
 @pytest.fixture(scope="module")
 def names():
-    spec = spec_from_file_location("names_hook", ROOT / "docs/hooks/names.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return hook("names")
 
 
 def test_formulas_in_the_text(names):

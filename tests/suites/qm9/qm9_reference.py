@@ -4,7 +4,33 @@ import numpy as np
 import torch
 from torch import nn
 
+from equipoise.suites.qm9.dense import Resident, plan_layout
+from equipoise.suites.qm9.model import Network
 from equipoise.suites.qm9.perception import Perception
+
+
+def dense_batch(molecules, chosen, groups=4):
+    """What the network under test takes: some molecules, their targets standardised over all."""
+    targets = (molecules.targets() - molecules.targets().mean(0)) / molecules.targets().std(0)
+    resident = Resident(molecules, targets[None], "cpu")
+    layout = plan_layout(resident.sizes[chosen][None], groups)
+    return resident.gather(torch.from_numpy(chosen)[None], layout)
+
+
+def network():
+    """The network under test."""
+    torch.manual_seed(3)
+    net = Network()
+    with torch.no_grad():
+        net.conv.bias.uniform_(-0.1, 0.1)  # zeros would hide a missing bias
+    return net
+
+
+def gradients(net, predictions, targets):
+    """Of the summed losses, by parameter."""
+    losses = (predictions - targets).square().mean(0)
+    names = [name for name, _ in net.named_parameters()]
+    return dict(zip(names, torch.autograd.grad(losses.sum(), net.parameters()), strict=True))
 
 
 def graph(molecules, m):

@@ -23,27 +23,6 @@ needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is No
 quiet_pyg = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its use of torch.jit
 
 
-def dense_batch(chosen, groups=4):
-    resident = Resident(SAMPLE, TARGETS[None], "cpu")
-    layout = plan_layout(resident.sizes[chosen][None], groups)
-    return resident.gather(torch.from_numpy(chosen)[None], layout)
-
-
-def network():
-    torch.manual_seed(3)
-    net = Network()
-    with torch.no_grad():
-        net.conv.bias.uniform_(-0.1, 0.1)  # zeros would hide a missing bias
-    return net
-
-
-def gradients(net, predictions, targets):
-    losses = (predictions - targets).square().mean(0)
-    return dict(
-        zip((n for n, _ in net.named_parameters()), torch.autograd.grad(losses.sum(), net.parameters()), strict=True)
-    )
-
-
 def test_parameters_are_the_published_ones():
     net = Network()
     assert sum(p.numel() for p in net.parameters()) == 617_675
@@ -52,7 +31,7 @@ def test_parameters_are_the_published_ones():
 
 
 def test_unpacking_gives_back_what_was_packed():
-    net = network()
+    net = reference.network()
     packed = pack(dict(net.named_parameters()))
     named = unpack(packed, 0)
     assert set(named) == {name for name, _ in net.named_parameters()}
@@ -62,7 +41,7 @@ def test_unpacking_gives_back_what_was_packed():
 
 def test_equals_the_network_written_out():
     chosen = reference.sorted_rows(SAMPLE, [0, 17, 1234, 4999, 2500])
-    net, batch = network(), dense_batch(chosen, groups=2)
+    net, batch = reference.network(), reference.dense_batch(SAMPLE, chosen, groups=2)
     predictions, shared = net(batch)
     parameters = {name: p.double() for name, p in net.named_parameters()}
     torch.set_default_dtype(torch.float64)
@@ -72,8 +51,8 @@ def test_equals_the_network_written_out():
         torch.set_default_dtype(torch.float32)
     assert reference.relative(predictions, slow) < 2e-6
     assert reference.relative(shared, slow_shared) < 2e-6
-    fast = gradients(net, predictions, batch.targets[0])
-    expected = gradients(net, slow, batch.targets[0].double())
+    fast = reference.gradients(net, predictions, batch.targets[0])
+    expected = reference.gradients(net, slow, batch.targets[0].double())
     for name, gradient in fast.items():
         assert reference.relative(gradient, expected[name]) < 1e-5, name
 
@@ -100,15 +79,15 @@ class _Double:
 @needs_pyg
 def test_equals_torch_geometric_on_real_molecules():
     chosen = reference.sorted_rows(SAMPLE, np.random.RandomState(5).permutation(5000)[:40])
-    net, batch = network(), dense_batch(chosen)
+    net, batch = reference.network(), reference.dense_batch(SAMPLE, chosen)
     published = reference.pyg_network()
     published.load_state_dict(net.state_dict())
     predictions, shared = net(batch)
     expected, expected_shared = published(reference.pyg_batch(SAMPLE, chosen))
     assert reference.relative(predictions, expected) < 1e-5
     assert reference.relative(shared, expected_shared) < 1e-5
-    fast = gradients(net, predictions, batch.targets[0])
-    slow = gradients(published, expected, batch.targets[0])
+    fast = reference.gradients(net, predictions, batch.targets[0])
+    slow = reference.gradients(published, expected, batch.targets[0])
     for name, gradient in fast.items():
         assert reference.relative(gradient, slow[name]) < 1e-5, name
 
@@ -117,7 +96,7 @@ def test_equals_torch_geometric_on_real_molecules():
 @needs_pyg
 def test_edges_are_those_of_torch_geometric():
     chosen = np.array([7])
-    batch = dense_batch(chosen)
+    batch = reference.dense_batch(SAMPLE, chosen)
     graph = reference.pyg_batch(SAMPLE, chosen)
     n = int(SAMPLE.atoms[7])
     distance, order = (part.view(n, n) for part in unpack_pairs(batch.pairs))
@@ -130,8 +109,8 @@ def test_edges_are_those_of_torch_geometric():
 
 def test_layout_and_empty_places_change_nothing():
     chosen = reference.sorted_rows(SAMPLE, [3, 400, 800, 1200, 1600, 2000])
-    net = network()
-    alone = net(dense_batch(chosen, groups=3))[0]
+    net = reference.network()
+    alone = net(reference.dense_batch(SAMPLE, chosen, groups=3))[0]
     padded = np.concatenate([[len(SAMPLE)] * 2, chosen])
     resident = Resident(SAMPLE, TARGETS[None], "cpu")
     batch = resident.gather(torch.from_numpy(padded)[None], Layout(((8, 27),)))
@@ -144,7 +123,7 @@ def test_runs_do_not_meet():
     rows = by_size(np.arange(12), SAMPLE.atoms, 6, empty=len(SAMPLE))
     layout = plan_layout(SAMPLE.atoms[rows], 2)
     resident = Resident(SAMPLE, TARGETS[None], "cpu")
-    nets = [network(), Network()]
+    nets = [reference.network(), Network()]
     alone = [net(resident.gather(torch.from_numpy(rows[r : r + 1]), layout))[0] for r, net in enumerate(nets)]
     from equipoise.suites.qm9.network import Weights, features, predictions
 

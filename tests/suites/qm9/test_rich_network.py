@@ -13,10 +13,9 @@ from equipoise.runs.config import RunConfig, configure
 from equipoise.runs.store import read_run
 from equipoise.runs.train import train
 from equipoise.suites.qm9 import compact, load_sample, rich
-from equipoise.suites.qm9.dense import Resident, plan_layout, unpack_pairs
+from equipoise.suites.qm9.dense import unpack_pairs
 from equipoise.suites.qm9.fleet import Fleet, Speed
 from equipoise.suites.qm9.messages import make_tiles
-from equipoise.suites.qm9.model import Network
 from equipoise.suites.qm9.network import features, pack
 from equipoise.suites.qm9.perception import AROMATIC, perceive
 from equipoise.suites.qm9.suite import QM9, QM9Sample
@@ -30,31 +29,10 @@ needs_pyg = pytest.mark.skipif(importlib.util.find_spec("torch_geometric") is No
 quiet_pyg = pytest.mark.filterwarnings("ignore::DeprecationWarning")  # its use of torch.jit
 
 
-def dense_batch(molecules, chosen, groups=4):
-    targets = (molecules.targets() - molecules.targets().mean(0)) / molecules.targets().std(0)
-    resident = Resident(molecules, targets[None], "cpu")
-    layout = plan_layout(resident.sizes[chosen][None], groups)
-    return resident.gather(torch.from_numpy(chosen)[None], layout)
-
-
-def network():
-    torch.manual_seed(3)
-    net = Network()
-    with torch.no_grad():
-        net.conv.bias.uniform_(-0.1, 0.1)  # zeros would hide a missing bias
-    return net
-
-
-def gradients(net, predictions, targets):
-    losses = (predictions - targets).square().mean(0)
-    names = [name for name, _ in net.named_parameters()]
-    return dict(zip(names, torch.autograd.grad(losses.sum(), net.parameters()), strict=True))
-
-
 def test_a_pair_holds_distance_and_class():
     few = SAMPLE.take(np.arange(30))
     more, chosen = replace(few, perception=reference.made_up(few)), np.array([7])
-    batch = dense_batch(more, chosen)
+    batch = reference.dense_batch(more, chosen)
     n = int(more.atoms[7])
     distance, found = (part.view(n, n) for part in unpack_pairs(batch.pairs, batch.rich))
     position = torch.from_numpy(more.position[slice(*more.atom_offset[7:9])])
@@ -70,15 +48,15 @@ def test_equals_the_network_written_out():
     few = SAMPLE.take(np.array([0, 17, 1234, 4999]))
     more = replace(few, perception=reference.made_up(few))
     chosen = reference.sorted_rows(more, np.arange(4))
-    net, batch = network(), dense_batch(more, chosen, groups=2)
+    net, batch = reference.network(), reference.dense_batch(more, chosen, groups=2)
     predictions, shared = net(batch)
     slow, slow_shared = reference.slow_forward(dict(net.named_parameters()), more, chosen)
     assert reference.relative(predictions, slow) < 1e-5
     assert reference.relative(shared, slow_shared) < 1e-5
-    fast, exact = (gradients(net, found, batch.targets[0]) for found in (predictions, slow))
+    fast, exact = (reference.gradients(net, found, batch.targets[0]) for found in (predictions, slow))
     for name, gradient in fast.items():
         assert reference.relative(gradient, exact[name]) < 2e-5, name
-    published = net(dense_batch(few, chosen, groups=2))[0]
+    published = net(reference.dense_batch(few, chosen, groups=2))[0]
     assert reference.relative(published, slow) > 1e-2  # the features matter
 
 
@@ -90,23 +68,23 @@ def test_equals_torch_geometric_on_real_molecules():
     more = replace(few, perception=perceive(few))
     assert (more.bond_classes() == AROMATIC).sum() > 20
     chosen = reference.sorted_rows(more, np.arange(40))
-    net, batch = network(), dense_batch(more, chosen)
+    net, batch = reference.network(), reference.dense_batch(more, chosen)
     modules = reference.pyg_network()
     modules.load_state_dict(net.state_dict())
     predictions, shared = net(batch)
     expected, expected_shared = modules(reference.pyg_batch(more, chosen))
     assert reference.relative(predictions, expected) < 1e-5
     assert reference.relative(shared, expected_shared) < 1e-5
-    fast = gradients(net, predictions, batch.targets[0])
-    slow = gradients(modules, expected, batch.targets[0])
+    fast = reference.gradients(net, predictions, batch.targets[0])
+    slow = reference.gradients(modules, expected, batch.targets[0])
     for name, gradient in fast.items():
         assert reference.relative(gradient, slow[name]) < 1e-5, name
 
 
 def test_fused_messages_refuse():
     few = SAMPLE.take(np.arange(6))
-    batch = dense_batch(replace(few, perception=reference.made_up(few)), np.arange(6))
-    weights = pack(dict(network().named_parameters()))
+    batch = reference.dense_batch(replace(few, perception=reference.made_up(few)), np.arange(6))
+    weights = pack(dict(reference.network().named_parameters()))
     tiles = torch.from_numpy(make_tiles(batch.layout.groups))
     with pytest.raises(ValueError, match="`tiles` must be None for rich features"):
         features(weights, batch, tiles=tiles)
